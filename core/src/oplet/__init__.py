@@ -1,0 +1,1 @@
+"""WebGPU operators for Python, as plugins."""

@@ -1,0 +1,107 @@
+"""Every exception that oplet raises on purpose.
+
+A message has three parts: the first line says what is wrong and where, the lines after it give the
+evidence, and the last line says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oplet.variant import Rejection
+
+
+class OpletError(Exception):
+    """Anything that oplet refuses or fails to do."""
+
+
+class UnknownOpError(OpletError, LookupError):
+    """No installed or registered plugin offers the op that was asked for."""
+
+
+class PluginError(OpletError):
+    """A plugin is at fault, not the caller.
+
+    Attributes:
+        op: the op id the plugin was asked for.
+        dist: the distribution (or, for `Registry.register`, the module) that provides it.
+        version: that distribution's version, or "" where it has none.
+    """
+
+    def __init__(self, message: str, *, op: str, dist: str, version: str = "") -> None:
+        super().__init__(message)
+        self.op = op
+        self.dist = dist
+        self.version = version
+
+
+class PluginLoadError(PluginError):
+    """Importing the plugin's op folder raised."""
+
+
+class PluginContractError(PluginError):
+    """The plugin does not follow `oplet.hookspecs`."""
+
+
+class PluginConflictError(PluginError):
+    """More than one distribution offers the op, and nothing says which one to take."""
+
+
+class ManifestError(PluginError):
+    """manifest.json does not describe an op.
+
+    Attributes:
+        problems: every problem found, each with its JSON path.
+    """
+
+    def __init__(self, message: str, *, problems: Sequence[str], op: str, dist: str, version: str = "") -> None:
+        super().__init__(message, op=op, dist=dist, version=version)
+        self.problems = tuple(problems)
+
+
+class InputError(OpletError, ValueError):
+    """The caller's request is not one that the op accepts.
+
+    Attributes:
+        op: the op id, or "" where the request is not for an op.
+        argument: the input, attribute, output or keyword at fault.
+    """
+
+    def __init__(self, message: str, *, op: str = "", argument: str = "") -> None:
+        super().__init__(message)
+        self.op = op
+        self.argument = argument
+
+
+class NoVariantError(OpletError):
+    """The request is valid, but no variant can serve it on this device.
+
+    Attributes:
+        rejections: one reason for each variant.
+    """
+
+    def __init__(self, message: str, *, rejections: Sequence[Rejection]) -> None:
+        super().__init__(message)
+        self.rejections = tuple(rejections)
+
+
+class ShaderError(OpletError):
+    """A template did not render, or its WGSL did not compile.
+
+    Attributes:
+        template: path of the template at fault, or "" where it is not known.
+        line: line in that template, or 0.
+        wgsl: the rendered WGSL, or "" where rendering failed.
+    """
+
+    def __init__(self, message: str, *, template: str = "", line: int = 0, wgsl: str = "") -> None:
+        super().__init__(message)
+        self.template = template
+        self.line = line
+        self.wgsl = wgsl
+
+
+class DeviceError(OpletError, RuntimeError):
+    """No usable adapter, a limit exceeded, memory refused, or a device that is gone."""

@@ -1,0 +1,95 @@
+"""What is asked of an op: the shapes and dtypes of tensors, and the values of attributes. No data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+
+if TYPE_CHECKING:
+    from oplet.manifest import Manifest
+
+#: dtypes that a device tensor can have, and their size in bytes. WGSL has no other storable scalars.
+DTYPES: Mapping[str, int] = {"float32": 4, "float16": 2, "int32": 4, "uint32": 4}
+
+#: an attribute's value once bound; None where it is optional, has no default and was not given
+AttributeValue = float | int | str | None
+
+
+@attrs.frozen
+class TensorSpec:
+    """A tensor without its data.
+
+    Attributes:
+        shape: dimensions, outermost first; () for a scalar, 0 allowed.
+        dtype: numpy's name, one of `DTYPES`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without padding."""
+        return self.size * DTYPES[self.dtype]
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorSpec:
+        """The spec of a numpy array."""
+        return cls(array.shape, array.dtype.name)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {shape_text(self.shape)}"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """`(2, 3)`, `(2,)`, `()`: as numpy prints a shape."""
+    return str(tuple(int(n) for n in shape))
+
+
+@attrs.frozen(eq=False)
+class Request:
+    """One call of an op, validated against its manifest, without data.
+
+    Equality and hash cover all but the manifest, so a request is a cache key.
+
+    Attributes:
+        manifest: the op's contract.
+        inputs: the inputs that were given, by manifest name.
+        attrs: every attribute of the manifest, defaults filled in.
+        types: the dtype of each type variable that an input fixes.
+        outputs: names of the outputs asked for, in the manifest's order.
+    """
+
+    manifest: Manifest = attrs.field(repr=False)
+    inputs: Mapping[str, TensorSpec]
+    attrs: Mapping[str, AttributeValue]
+    types: Mapping[str, str]
+    outputs: tuple[str, ...]
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        # float.hex tells 0.0 from -0.0 and makes NaN equal to itself; both matter to a cache.
+        values = tuple(
+            (name, value.hex() if isinstance(value, float) else value) for name, value in sorted(self.attrs.items())
+        )
+        return tuple(self.inputs.items()), values, tuple(sorted(self.types.items())), self.outputs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)

@@ -1,0 +1,123 @@
+"""What a plugin gives for each way of computing its op: a `Variant`, and the `Launch`es it plans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+import numpy as np
+
+if TYPE_CHECKING:
+    from oplet.capabilities import Capabilities
+    from oplet.request import Request, TensorSpec
+
+#: A value that may enter a template. Choices only: a size belongs in `Launch.params`.
+ContextValue = str | int | float | bool | None | tuple["ContextValue", ...]
+Param = np.uint32 | np.int32 | np.float32
+Access = Literal["read", "read_write"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_ELEMENT = re.compile(r"(?:(?:vec[24]<)?(?:f32|f16|u32|i32)>?|atomic<(?:u32|i32)>)\Z")
+#: fields that core itself writes into the params struct (`oplet.shader`)
+RESERVED_PARAMS = frozenset({"workgroups", "fold_x", "fold_y"})
+
+
+def _identifier(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not _IDENTIFIER.match(value):
+        raise ValueError(f"{attribute.name} {value!r} is not a WGSL identifier")
+
+
+def _element(_: object, __: attrs.Attribute[str], value: str) -> None:
+    if not _ELEMENT.match(value):
+        raise ValueError(
+            f"element {value!r} is not one of f32, f16, u32, i32, vec2<…>, vec4<…>, atomic<u32>, atomic<i32>"
+        )
+
+
+def _params(_: object, __: attrs.Attribute[Mapping[str, Param]], value: Mapping[str, Param]) -> None:
+    for name, number in value.items():
+        if not _IDENTIFIER.match(name) or name in RESERVED_PARAMS:
+            raise ValueError(f"params: {name!r} is not a free WGSL identifier (taken: {sorted(RESERVED_PARAMS)})")
+        if not isinstance(number, np.uint32 | np.int32 | np.float32):
+            raise TypeError(f"params[{name!r}] must be np.uint32, np.int32 or np.float32, not {type(number).__name__}")
+
+
+@attrs.frozen
+class Binding:
+    """One storage buffer of a launch.
+
+    Attributes:
+        name: the WGSL variable that the template uses.
+        tensor: an input or output port that the request has, or a name in the launch's `scratch`.
+        access: "read" or "read_write".
+        element: the element type of the WGSL array: "f32", "vec4<f16>", "atomic<u32>" …
+    """
+
+    name: str = attrs.field(validator=_identifier)
+    tensor: str
+    access: Access = attrs.field(validator=attrs.validators.in_(("read", "read_write")))
+    element: str = attrs.field(validator=_element)
+
+
+@attrs.frozen
+class Launch:
+    """One dispatch of one template.
+
+    Attributes:
+        template: a file in the `templates()` folder of the plugin that the variant came from.
+        workgroups: how many, linear, at least 1; core folds them over x, y and z above 65535.
+        context: the choices that the template sees: they decide the code, so keep sizes out of it.
+        params: the numbers that the shader reads at run time as `params.<name>`; the scalar's numpy
+            type is the field's WGSL type.
+        bindings: the storage buffers, in any order; core numbers them.
+        scratch: buffers that live for this call only. The same name in a later launch of the same
+            call is the same buffer. Their contents are undefined at first.
+    """
+
+    template: str
+    workgroups: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    context: Mapping[str, ContextValue] = attrs.field(factory=dict)
+    params: Mapping[str, Param] = attrs.field(factory=dict, validator=_params)
+    bindings: Sequence[Binding] = ()
+    scratch: Mapping[str, TensorSpec] = attrs.field(factory=dict)
+
+
+def _never(request: Request, caps: Capabilities) -> str | None:
+    return None
+
+
+@attrs.frozen
+class Variant:
+    """One way of computing an op.
+
+    Attributes:
+        name: unique within the op; what `variant=` takes and `explain` prints.
+        plan: `(request, caps) -> Sequence[Launch]`, pure; no launch at all is fine (an empty output).
+        rejects: `(request, caps) -> str | None`, why this variant cannot serve the call, or None.
+        yields: the same, why another variant is expected to be faster although this one could serve.
+        doc: one sentence for `oplet info`.
+    """
+
+    name: str = attrs.field(validator=_identifier)
+    plan: Callable[[Request, Capabilities], Sequence[Launch]] = attrs.field(repr=False)
+    rejects: Callable[[Request, Capabilities], str | None] = attrs.field(default=_never, repr=False)
+    yields: Callable[[Request, Capabilities], str | None] = attrs.field(default=_never, repr=False)
+    doc: str = ""
+
+
+@attrs.frozen
+class Rejection:
+    """Why a variant does not run.
+
+    Attributes:
+        variant: its name.
+        kind: "rejects": it cannot serve the call. "yields": it could, another is expected to be
+            faster. "later": it could, but comes after the chosen one in the order of preference.
+        reason: one line.
+    """
+
+    variant: str
+    kind: Literal["rejects", "yields", "later"]
+    reason: str
