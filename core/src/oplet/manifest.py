@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import attrs
@@ -151,7 +152,8 @@ def _find(ports: Sequence[Port], name: str) -> Port | None:
 def _error(source: str, problems: Sequence[str]) -> ManifestError:
     lines = "\n".join(f"  {problem}" for problem in problems)
     return ManifestError(
-        f"{source}: manifest.json is not a valid op manifest\n{lines}\nmend the manifest; its keys are the fields of oplet.Manifest",
+        f"{source}: manifest.json is not a valid op manifest\n{lines}\n"
+        "mend the manifest; its keys are the fields of oplet.Manifest",
         problems=problems,
         op="",
         dist=source,
@@ -185,7 +187,7 @@ def _converter() -> Any:
         return structure
 
     def record(cls: type) -> Any:
-        fields = cattrs.gen.make_dict_structure_fn(cls, converter)
+        fields: Any = cattrs.gen.make_dict_structure_fn(cls, converter)
 
         def structure(value: object, _: object) -> object:
             if not isinstance(value, dict):
@@ -202,7 +204,7 @@ def _converter() -> Any:
         (float | int | str | None, (float, int, str, none)),
         (float | int | str, (float, int, str)),
     ):
-        converter.register_structure_hook_func(lambda wanted, union=union: wanted == union, exactly(*kinds))
+        converter.register_structure_hook_func(partial(operator.eq, union), exactly(*kinds))
 
     def sequence_of(element: Any) -> Any:
         def structure(value: object, _: object) -> object:
@@ -214,13 +216,11 @@ def _converter() -> Any:
         return structure
 
     for element in (Port, Attribute, str, float | int | str):
-        wanted_tuple = tuple[element, ...]  # type: ignore[valid-type]
-        converter.register_structure_hook_func(
-            lambda wanted, wanted_tuple=wanted_tuple: wanted == wanted_tuple, sequence_of(element)
-        )
-    choices = tuple[float | int | str, ...]
+        sequence: Any = tuple[element, ...]  # type: ignore[valid-type]
+        converter.register_structure_hook_func(partial(operator.eq, sequence), sequence_of(element))
+    choices: Any = tuple[float | int | str, ...]
     converter.register_structure_hook_func(
-        lambda wanted: wanted == choices | None,
+        partial(operator.eq, choices | None),
         lambda value, _: None if value is None else converter.structure(value, choices),
     )
     for cls in (Attribute, Port, Manifest):

@@ -158,8 +158,8 @@ class Templates:
                 folder, error.filename or template, error.lineno, error.message or "syntax error"
             ) from error
         except Exception as error:  # a template may run any expression, so may raise anything
-            path, line = _raised_at(error) or (template, 0)
-            raise _template_error(folder, path, line, f"{type(error).__name__}: {error}") from error
+            path, number = _raised_at(error) or (template, 0)
+            raise _template_error(folder, path, number, f"{type(error).__name__}: {error}") from error
         lines = prologue(caps, bindings, params)
         origins: list[tuple[str, int] | None] = [None] * len(lines)
         for line in body.split("\n"):
