@@ -19,7 +19,7 @@ Param = np.uint32 | np.int32 | np.float32
 Access = Literal["read", "read_write"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
-_ELEMENT = re.compile(r"(?:(?:vec[24]<)?(?:f32|f16|u32|i32)>?|atomic<(?:u32|i32)>)\Z")
+_ELEMENT = re.compile(r"(?:f32|f16|u32|i32|vec[24]<(?:f32|f16|u32|i32)>|atomic<(?:u32|i32)>)\Z")
 #: fields that core itself writes into the params struct (`oplet.shader`)
 RESERVED_PARAMS = frozenset({"workgroups", "fold_x", "fold_y"})
 
@@ -121,3 +121,30 @@ class Rejection:
     variant: str
     kind: Literal["rejects", "yields", "later"]
     reason: str
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """How one request is computed on one device.
+
+    Attributes:
+        op: the op id.
+        variant: name of the chosen variant.
+        folder: the plugin whose templates the launches name.
+        inputs, outputs: spec of each port of the request.
+        launches: in order.
+        rejections: one for each of the other variants.
+    """
+
+    op: str
+    variant: str
+    folder: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    launches: tuple[Launch, ...]
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def scratch(self) -> dict[str, TensorSpec]:
+        """The scratch buffers of all launches."""
+        return {name: spec for launch in self.launches for name, spec in launch.scratch.items()}

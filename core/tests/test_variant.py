@@ -1,0 +1,76 @@
+"""A launch that could not be dispatched is refused when it is made, not when it is run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oplet.variant import Binding, Launch, Variant
+
+
+def test_a_launch() -> None:
+    launch = Launch(
+        "scale.wgsl.jinja",
+        2,
+        context={"vec4": True},
+        params={"rows": np.uint32(3), "shift": np.int32(-1), "factor": np.float32(0.5)},
+        bindings=[Binding("x", "X", "read", "vec4<f32>"), Binding("y", "Y", "read_write", "f32")],
+    )
+    assert launch.workgroups == 2
+    assert launch.scratch == {}
+
+
+@pytest.mark.parametrize("workgroups", [0, -1])
+def test_at_least_one_workgroup(workgroups: int) -> None:
+    with pytest.raises(ValueError, match="workgroups"):
+        Launch("a.wgsl.jinja", workgroups)
+
+
+def test_workgroups_are_counted_in_integers() -> None:
+    with pytest.raises(TypeError, match="workgroups"):
+        Launch("a.wgsl.jinja", 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, np.int64(1), np.float64(1)])
+def test_params_say_their_wgsl_type(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"params\['rows'\] must be np\.uint32, np\.int32 or np\.float32"):
+        Launch("a.wgsl.jinja", 1, params={"rows": value})
+
+
+@pytest.mark.parametrize("name", ["workgroups", "fold_x", "a-b", "_", "1st", ""])
+def test_param_names(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a free WGSL identifier"):
+        Launch("a.wgsl.jinja", 1, params={name: np.uint32(1)})
+
+
+@pytest.mark.parametrize(
+    "element", ["f32", "f16", "u32", "i32", "vec2<f16>", "vec4<u32>", "atomic<u32>", "atomic<i32>"]
+)
+def test_elements(element: str) -> None:
+    assert Binding("x", "X", "read", element).element == element
+
+
+@pytest.mark.parametrize(
+    "element", ["f64", "float", "vec3<f32>", "vec4f", "atomic<f32>", "bool", "f32\n", "vec4<f32", "f32>"]
+)
+def test_elements_refused(element: str) -> None:
+    with pytest.raises(ValueError, match="is not one of f32"):
+        Binding("x", "X", "read", element)
+
+
+def test_access() -> None:
+    with pytest.raises(ValueError, match="write"):
+        Binding("x", "X", "write", "f32")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a-b", "2d", "", "x\n", "_x"])
+def test_names_are_wgsl_identifiers(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a WGSL identifier"):
+        Binding(name, "X", "read", "f32")
+    with pytest.raises(ValueError, match="is not a WGSL identifier"):
+        Variant(name, plan=lambda request, caps: [])
+
+
+def test_a_variant_without_predicates_serves_everything() -> None:
+    variant: Any = Variant("plain", plan=lambda request, caps: [])
+    assert variant.rejects(None, None) is None
+    assert variant.yields(None, None) is None
