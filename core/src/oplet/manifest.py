@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.resources
-import json
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
+from oplet import strict
 from oplet.errors import ManifestError
 from oplet.request import DTYPES
 
@@ -129,17 +127,9 @@ class Manifest:
             ManifestError: with every problem and its JSON path.
         """
         try:
-            document = json.loads(text, object_pairs_hook=_no_duplicate_keys)
-        except ValueError as error:
-            raise _error(source, [f"not JSON: {error}"]) from error
-        from cattrs.errors import BaseValidationError
-
-        try:
-            manifest: Manifest = _converter().structure(document, cls)
-        except BaseValidationError as error:
-            raise _error(source, list(_problems(error, "$"))) from error
-        except (TypeError, ValueError) as error:
-            raise _error(source, [f"$: {error}"]) from error
+            manifest = strict.parse(text, cls)
+        except strict.Invalid as error:
+            raise _error(source, error.problems) from error
         if problems := list(_inconsistencies(manifest)):
             raise _error(source, problems)
         return manifest
@@ -158,104 +148,6 @@ def _error(source: str, problems: Sequence[str]) -> ManifestError:
         op="",
         dist=source,
     )
-
-
-def _no_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"duplicate key {next(key for key in keys if keys.count(key) > 1)!r}")
-    return document
-
-
-@cache
-def _converter() -> Any:
-    # cattrs takes 45 ms to import; only reading a manifest needs it.
-    import cattrs.gen
-
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
-
-    def exactly(*kinds: type) -> Any:
-        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-
-        def structure(value: object, _: object) -> object:
-            # `type(…) in`, not isinstance: a bool is no int here. An integer is a valid float.
-            if type(value) in kinds or (float in kinds and type(value) is int):
-                return value
-            raise TypeError(f"expected {expected}, not {type(value).__name__} {value!r:.60}")
-
-        return structure
-
-    def record(cls: type) -> Any:
-        fields: Any = cattrs.gen.make_dict_structure_fn(cls, converter)
-
-        def structure(value: object, _: object) -> object:
-            if not isinstance(value, dict):
-                raise TypeError(f"expected an object, not {type(value).__name__} {value!r:.60}")
-            return fields(value, cls)
-
-        return structure
-
-    for kind in (str, int, bool):
-        converter.register_structure_hook(kind, exactly(kind))
-    none = type(None)
-    for union, kinds in (
-        (int | None, (int, none)),
-        (float | int | str | None, (float, int, str, none)),
-        (float | int | str, (float, int, str)),
-    ):
-        converter.register_structure_hook_func(partial(operator.eq, union), exactly(*kinds))
-
-    def sequence_of(element: Any) -> Any:
-        def structure(value: object, _: object) -> object:
-            # Without this a JSON string would pass as a tuple of its letters.
-            if not isinstance(value, list):
-                raise TypeError(f"expected a list, not {type(value).__name__} {value!r:.60}")
-            return tuple(converter.structure(value, list[element]))
-
-        return structure
-
-    for element in (Port, Attribute, str, float | int | str):
-        sequence: Any = tuple[element, ...]  # type: ignore[valid-type]
-        converter.register_structure_hook_func(partial(operator.eq, sequence), sequence_of(element))
-    choices: Any = tuple[float | int | str, ...]
-    converter.register_structure_hook_func(
-        partial(operator.eq, choices | None),
-        lambda value, _: None if value is None else converter.structure(value, choices),
-    )
-    for cls in (Attribute, Port, Manifest):
-        converter.register_structure_hook(cls, record(cls))
-    return converter
-
-
-def _problems(error: BaseException, path: str) -> Iterator[str]:
-    """Flattens cattrs' exception groups into one line for each problem, with its JSON path."""
-    import difflib
-
-    from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError, IterableValidationNote
-
-    if isinstance(error, ForbiddenExtraKeysError):
-        known = [field.name for field in attrs.fields(error.cl)]
-        for key in sorted(error.extra_fields):
-            near = difflib.get_close_matches(key, known, 1)
-            yield f"{path}.{key}: unknown key" + (
-                f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            )
-        return
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            step = ""
-            for note in getattr(inner, "__notes__", ()):
-                if isinstance(note, AttributeValidationNote):
-                    step = f".{note.name}"
-                elif isinstance(note, IterableValidationNote):
-                    step = f"[{note.index!r}]" if isinstance(note.index, int) else f".{note.index}"
-            yield from _problems(inner, path + step)
-        return
-    if isinstance(error, KeyError):
-        yield f"{path}: missing"
-        return
-    yield f"{path}: {error}"
 
 
 def _inconsistencies(manifest: Manifest) -> Iterator[str]:
