@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
+import numpy as np
+
+#: the WGSL compilers: wgpu's and Dawn's
+Dialect = Literal["naga", "tint"]
 
 #: the optional features that oplet knows, by WebGPU's names; `subgroup-matrix` is experimental everywhere
 FEATURES = ("subgroups", "shader-f16", "timestamp-query", "subgroup-matrix")
@@ -79,5 +84,51 @@ class Capabilities:
     limits: Mapping[str, int] = attrs.field(hash=False)
     subgroup_size: int
     subgroup_matrix_configs: tuple[SubgroupMatrixConfig, ...]
-    dialect: Literal["naga", "tint"]
+    dialect: Dialect
     adapter: Adapter
+
+
+def webgpu_limits(limits: Mapping[str, int]) -> dict[str, int]:
+    """The implementation's limits (`max-buffer-size`) by WebGPU's names (`maxBufferSize`), those of `FLOOR`."""
+    return {name: limits[kebab(name)] for name in FLOOR}
+
+
+def kebab(limit: str) -> str:
+    """`maxBufferSize` as both implementations spell it: `max-buffer-size`."""
+    return re.sub(r"[A-Z]", lambda match: "-" + match[0].lower(), limit)
+
+
+def measure_subgroup_size(gpu: Any, dialect: Dialect) -> int:
+    """Runs one workgroup and reads the size of its subgroups.
+
+    Adapters do not tell: the wrapper reads a misspelt field and says 4 to 128 for every one of them.
+
+    Returns:
+        The size, or 0 where lanes are not consecutive invocations, which subgroup variants rely on.
+    """
+    invocations = 128
+    wgsl = ("enable subgroups;\n" if dialect == "tint" else "") + (
+        "@group(0) @binding(0) var<storage, read_write> seen: array<vec2<u32>>;\n"
+        f"@compute @workgroup_size({invocations})\n"
+        "fn main(@builtin(local_invocation_index) i: u32, @builtin(subgroup_size) size: u32,\n"
+        "        @builtin(subgroup_invocation_id) lane: u32) { seen[i] = vec2<u32>(size, lane); }\n"
+    )
+    buffer = gpu.create_buffer(label="oplet subgroup probe", size=8 * invocations, usage=0x80 | 0x4)
+    pipeline = gpu.create_compute_pipeline(
+        layout="auto", compute={"module": gpu.create_shader_module(code=wgsl), "entry_point": "main"}
+    )
+    group = gpu.create_bind_group(
+        layout=pipeline.get_bind_group_layout(0), entries=[{"binding": 0, "resource": {"buffer": buffer}}]
+    )
+    encoder = gpu.create_command_encoder()
+    compute = encoder.begin_compute_pass()
+    compute.set_pipeline(pipeline)
+    compute.set_bind_group(0, group)
+    compute.dispatch_workgroups(1)
+    compute.end()
+    gpu.queue.submit([encoder.finish()])
+    seen = np.frombuffer(gpu.queue.read_buffer(buffer), np.uint32).reshape(invocations, 2)
+    buffer.destroy()
+    size = int(seen[0, 0])
+    consecutive = np.array_equal(seen[:, 1], np.arange(invocations) % size) and (seen[:, 0] == size).all()
+    return size if consecutive else 0

@@ -19,7 +19,7 @@ DTYPES: Mapping[str, int] = {"float32": 4, "float16": 2, "int32": 4, "uint32": 4
 AttributeValue = float | int | str | None
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class TensorSpec:
     """A tensor without its data.
 

@@ -1,0 +1,303 @@
+"""Device memory: `Buffer`, one allocation in use; `Pool`, which recycles them; `Tensor`, what users hold."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from oplet.errors import DeviceError, InputError
+from oplet.request import DTYPES, TensorSpec
+
+if TYPE_CHECKING:
+    from oplet.device import Device, Recording
+
+# WebGPU's GPUBufferUsage flags, which both implementations take as integers.
+COPY_SRC, COPY_DST, UNIFORM, STORAGE = 0x4, 0x8, 0x40, 0x80
+QUERY_RESOLVE = 0x200
+
+#: usage of every buffer that oplet makes for a tensor
+TENSOR_USAGE = STORAGE | COPY_SRC | COPY_DST
+
+#: idle memory that a pool keeps where no `max_bytes` says otherwise
+IDLE_BYTES = 2 << 30
+
+_serials = itertools.count(1)
+
+
+def padded(nbytes: int) -> int:
+    """Bytes that hold `nbytes` of data: WebGPU copies and binds multiples of 4, and never nothing."""
+    return max(-(-nbytes // 4) * 4, 4)
+
+
+def bucket(nbytes: int) -> int:
+    """The allocation for a request: at most an eighth larger, so that near sizes share buffers."""
+    step = max(256, 1 << max(0, nbytes.bit_length() - 4))
+    return -(-nbytes // step) * step
+
+
+class Buffer:
+    """One allocation on loan from its pool, which gets it back when nothing refers to it any more.
+
+    Attributes:
+        gpu: the WebGPU buffer.
+        serial: identity of the WebGPU buffer, never used again. Caches key on it, since an `id()`
+            returns as soon as its object is collected.
+        capacity: bytes allocated.
+        pending: the recording that is to fill it, if one is.
+        external: whether it is the user's own, so is neither pooled nor destroyed.
+        span: bytes that a binding covers, where not just the tensor's own; the conformance kit sets it to
+            have guard words inside what a shader can reach.
+    """
+
+    __slots__ = ("__weakref__", "_returns", "capacity", "external", "gpu", "pending", "serial", "span")
+
+    def __init__(self, gpu: Any, serial: int, capacity: int, returns: deque[tuple[Any, int, int]] | None) -> None:
+        self.gpu = gpu
+        self.serial = serial
+        self.capacity = capacity
+        self.pending: Recording | None = None
+        self.external = returns is None
+        self.span: int | None = None
+        self._returns = returns
+
+    @classmethod
+    def wrap(cls, gpu: Any) -> Buffer:
+        """A buffer that the user made."""
+        return cls(gpu, next(_serials), gpu.size, None)
+
+    def __del__(self) -> None:
+        # May run on any thread and inside any lock, so it only appends, which is atomic. The queue's
+        # order makes reuse safe: whatever comes next is submitted later.
+        if self._returns is not None:
+            self._returns.append((self.gpu, self.serial, self.capacity))
+
+
+class Pool:
+    """Buffers of a device by size, the idle ones kept for reuse.
+
+    Not locked: the device's lock covers it.
+    """
+
+    def __init__(self, create: Callable[[int], Any], max_buffer_size: int, max_bytes: int | None = None) -> None:
+        """Makes an empty pool.
+
+        Args:
+            create: makes a WebGPU buffer of so many bytes; raises DeviceError where memory is refused.
+            max_buffer_size: the device's limit, in bytes.
+            max_bytes: most that live and idle buffers may hold together, in bytes.
+        """
+        self._create = create
+        self._max_buffer_size = max_buffer_size
+        self.max_bytes = max_bytes
+        self._returned: deque[tuple[Any, int, int]] = deque()
+        # By capacity; the last returned is taken first, so a repeated call meets its own buffers, and
+        # with them its cached bind groups. `_order` evicts the longest idle.
+        self._idle: dict[int, list[tuple[Any, int]]] = {}
+        self._order: OrderedDict[int, int] = OrderedDict()
+        self.live_bytes = 0
+        self.live_count = 0
+        self.idle_bytes = 0
+
+    @property
+    def idle_count(self) -> int:
+        """Buffers waiting for reuse."""
+        return len(self._order)
+
+    def take(self, nbytes: int) -> Buffer:
+        """A buffer of at least `nbytes`, with undefined contents.
+
+        Raises:
+            DeviceError: past the device's buffer size, past `max_bytes`, or out of memory.
+        """
+        if self._returned:
+            self.settle()
+        capacity = bucket(nbytes)
+        if capacity > self._max_buffer_size:
+            capacity = padded(nbytes)
+            if capacity > self._max_buffer_size:
+                raise DeviceError(
+                    f"a buffer of {nbytes} bytes is needed, and this device allows {self._max_buffer_size} "
+                    "(maxBufferSize)\nsplit the work into smaller tensors"
+                )
+        idle = self._idle.get(capacity)
+        if idle:
+            gpu, serial = idle.pop()
+            del self._order[serial]
+            self.idle_bytes -= capacity
+        else:
+            gpu, serial = self._allocate(capacity), next(_serials)
+        self.live_bytes += capacity
+        self.live_count += 1
+        return Buffer(gpu, serial, capacity, self._returned)
+
+    def _allocate(self, capacity: int) -> Any:
+        if self.max_bytes is not None:
+            while self._order and self.live_bytes + self.idle_bytes + capacity > self.max_bytes:
+                self._evict()
+            if self.live_bytes + capacity > self.max_bytes:
+                raise DeviceError(
+                    f"{capacity} bytes more are needed, {self.live_bytes} are in use, and this registry allows "
+                    f"{self.max_bytes} (max_bytes)\nlet go of tensors, or raise max_bytes"
+                )
+        try:
+            return self._create(capacity)
+        except DeviceError:
+            if not self._order:
+                raise
+            self.trim(0)
+            return self._create(capacity)
+
+    def settle(self) -> None:
+        """Takes back the buffers that were let go of since the last time."""
+        while self._returned:
+            gpu, serial, capacity = self._returned.popleft()
+            self.live_bytes -= capacity
+            self.live_count -= 1
+            self._idle.setdefault(capacity, []).append((gpu, serial))
+            self._order[serial] = capacity
+            self.idle_bytes += capacity
+        self.trim(IDLE_BYTES if self.max_bytes is None else self.max_bytes - self.live_bytes)
+
+    def trim(self, idle_bytes: int) -> None:
+        """Gives idle memory back to the device until at most `idle_bytes` are left."""
+        while self._order and self.idle_bytes > idle_bytes:
+            self._evict()
+
+    def _evict(self) -> None:
+        serial, capacity = self._order.popitem(last=False)
+        waiting = self._idle[capacity]
+        index = next(i for i, (_, other) in enumerate(waiting) if other == serial)
+        gpu, _ = waiting.pop(index)
+        if not waiting:
+            del self._idle[capacity]
+        self.idle_bytes -= capacity
+        # Explicitly: cached bind groups keep the WebGPU object alive, not the memory.
+        gpu.destroy()
+
+
+def host_array(array: np.ndarray) -> np.ndarray:
+    """The array in the form that an upload takes: C-contiguous and of native byte order."""
+    # Both implementations raise on strided arrays, and upload big-endian ones wrong without a word.
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+
+
+@attrs.define(eq=False, repr=False)
+class Tensor:
+    """An array on a device, or on the host where `variant="reference"` made it.
+
+    Work that fills it may still be running: `numpy()` waits for it, nothing else does.
+
+    Attributes:
+        spec: shape and dtype.
+    """
+
+    spec: TensorSpec
+    _device: Device | None
+    _buffer: Buffer | None
+    _host: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions, outermost first."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's dtype."""
+        return np.dtype(self.spec.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.spec.nbytes
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the data is in host memory only."""
+        return self._host is not None
+
+    def numpy(self) -> np.ndarray:
+        """A copy of the data on the host, once the work that fills the tensor is done.
+
+        Raises:
+            DeviceError: the batch that was to fill it was discarded or belongs to another thread, or
+                the device is lost.
+        """
+        if self._host is not None:
+            return self._host.copy()
+        if self._buffer is None or self._device is None:
+            return np.empty(self.shape, self.dtype)
+        data = self._device.read(self._buffer, padded(self.nbytes))
+        return np.frombuffer(data, self.dtype, count=self.size).reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a device tensor cannot become a numpy array without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> Tensor:
+        """A view of the same data in another shape, as numpy's: one dimension may be −1.
+
+        Raises:
+            InputError: the number of elements would change.
+        """
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        new = tuple(int(n) for n in dims)  # type: ignore[arg-type]  # a nested tuple fails here, loudly
+        if new.count(-1) == 1:
+            known = math.prod(n for n in new if n != -1)
+            if known and self.size % known == 0:
+                new = tuple(self.size // known if n == -1 else n for n in new)
+        if any(n < 0 for n in new) or math.prod(new) != self.size:
+            raise InputError(
+                f"shape: {self.size} elements of shape {self.shape} do not fit {tuple(dims)}\n"
+                "give dimensions whose product is the number of elements",
+                argument="shape",
+            )
+        host = None if self._host is None else self._host.reshape(new)
+        return Tensor(TensorSpec(new, self.spec.dtype), self._device, self._buffer, host)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        place = "host" if self.on_host or self._device is None else self._device.capabilities.adapter.name
+        return f"Tensor({self.spec}, on {place})"
+
+
+def spec_of(shape: object, dtype: object) -> TensorSpec:
+    """Shape and dtype as users write them, checked.
+
+    Raises:
+        InputError: naming `shape` or `dtype`.
+    """
+    dims = (shape,) if isinstance(shape, int | np.integer) else shape
+    if not isinstance(dims, tuple | list) or any(
+        isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in dims
+    ):
+        raise InputError(f"shape: {shape!r} is not a tuple of dimensions, each an int of at least 0", argument="shape")
+    try:
+        name = np.dtype(dtype).name  # type: ignore[call-overload]  # that it may raise is the point
+    except TypeError:
+        name = repr(dtype)
+    if name not in DTYPES:
+        raise InputError(f"dtype: {name} is not one of {', '.join(DTYPES)}", argument="dtype")
+    return TensorSpec(tuple(int(n) for n in dims), name)

@@ -1,0 +1,159 @@
+"""Compute pipelines: compiled once for each choice that changes the code, however many shapes use it."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from oplet.capabilities import Capabilities
+from oplet.errors import DeviceError, ShaderError
+from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, Templates, dump
+from oplet.variant import Access, Launch
+
+#: pipelines that a device keeps; past it the longest unused is let go of
+MAX_PIPELINES = 512
+
+_COMPUTE = 0x4  # GPUShaderStage.COMPUTE
+
+
+@attrs.frozen(eq=False)
+class Pipeline:
+    """A compiled template.
+
+    Attributes:
+        gpu: the WebGPU compute pipeline.
+        layout: its bind group layout; explicit, since an automatic one is exclusive to its pipeline.
+        shader: what was compiled.
+    """
+
+    gpu: Any
+    layout: Any
+    shader: Shader
+
+
+class Pipelines:
+    """The pipelines of one device."""
+
+    def __init__(self, gpu: Any, caps: Capabilities, gpu_error: type[Exception], *, unchecked: bool) -> None:
+        self._gpu = gpu
+        self._caps = caps
+        self._gpu_error = gpu_error
+        self._unchecked = unchecked
+        self._pipelines: OrderedDict[object, Pipeline] = OrderedDict()
+        self._layouts: dict[tuple[Access, ...], Any] = {}
+        self.compiled = 0
+
+    def __len__(self) -> int:
+        return len(self._pipelines)
+
+    def get(self, op: str, variant: str, folder: str, templates: Templates, launch: Launch) -> Pipeline:
+        """The pipeline of a launch, from the cache or compiled.
+
+        The key is what decides the WGSL, so a hit renders nothing: op, plugin, template, context, and the
+        declarations of bindings and params.
+
+        Raises:
+            ShaderError: at the template's file and line.
+            DeviceError: the launch exceeds a limit of the device.
+        """
+        params = {**{name: PARAM_TYPES[value.dtype.name] for name, value in launch.params.items()}, **FOLD_PARAMS}
+        declared = tuple((binding.name, binding.access, binding.element) for binding in launch.bindings)
+        # Types too: 1, 1.0 and True are one key to Python and three texts to jinja.
+        context = frozenset((name, type(value), value) for name, value in launch.context.items())
+        key = (op, folder, launch.template, context, declared, tuple(params.items()))
+        pipeline = self._pipelines.get(key)
+        if pipeline is not None:
+            self._pipelines.move_to_end(key)
+            return pipeline
+        pipeline = self._compile(f"{op}/{variant}", folder, templates, launch, params)
+        self._pipelines[key] = pipeline
+        self.compiled += 1
+        if len(self._pipelines) > MAX_PIPELINES:
+            self._pipelines.popitem(last=False)
+        return pipeline
+
+    def _compile(
+        self, label: str, folder: str, templates: Templates, launch: Launch, params: Mapping[str, str]
+    ) -> Pipeline:
+        allowed = self._caps.limits["maxStorageBuffersPerShaderStage"]
+        if len(launch.bindings) > allowed:
+            raise DeviceError(
+                f"{label}: {len(launch.bindings)} storage buffers are needed, and this device allows {allowed} "
+                "(maxStorageBuffersPerShaderStage)\nthe variant should reject such a device; report it to its author"
+            )
+        shader = templates.render(
+            folder,
+            launch.template,
+            context=launch.context,
+            bindings=launch.bindings,
+            params=params,
+            caps=self._caps,
+        )
+        if directory := os.environ.get("OPLET_DUMP_WGSL"):
+            dump(directory, label, shader)
+        layout = self._layout(tuple(binding.access for binding in launch.bindings))
+        try:
+            module = self._module(label, shader.wgsl)
+            gpu = self._gpu.create_compute_pipeline(
+                label=label,
+                layout=self._gpu.create_pipeline_layout(bind_group_layouts=[layout]),
+                compute={"module": module, "entry_point": "main"},
+            )
+        except self._gpu_error as error:
+            raise _shader_error(label, launch.template, shader, str(error)) from error
+        return Pipeline(gpu, layout, shader)
+
+    def _module(self, label: str, wgsl: str) -> Any:
+        if self._unchecked and self._caps.dialect == "naga":
+            return _trusted_module(self._gpu, label, wgsl)
+        return self._gpu.create_shader_module(label=label, code=wgsl)
+
+    def _layout(self, accesses: tuple[Access, ...]) -> Any:
+        layout = self._layouts.get(accesses)
+        if layout is None:
+            types = ["uniform"] + ["read-only-storage" if access == "read" else "storage" for access in accesses]
+            layout = self._layouts[accesses] = self._gpu.create_bind_group_layout(
+                entries=[
+                    {"binding": number, "visibility": _COMPUTE, "buffer": {"type": kind}}
+                    for number, kind in enumerate(types)
+                ]
+            )
+        return layout
+
+
+def _shader_error(label: str, template: str, shader: Shader, message: str) -> ShaderError:
+    place = shader.locate(message)
+    path, line = place or (template, 0)
+    where = f"{path}:{line}" if line else path
+    return ShaderError(
+        f"{label}: {where}: the WGSL does not compile\n{message.strip()}\n"
+        "mend the template; OPLET_DUMP_WGSL=dir writes the WGSL that was compiled",
+        template=path,
+        line=line,
+        wgsl=shader.wgsl,
+    )
+
+
+def _trusted_module(gpu: Any, label: str, wgsl: str) -> Any:
+    """A module without naga's bounds checks and loop limits, which wgpu-py does not expose.
+
+    Its private API is the only way; `open_device(unchecked=True)` has made sure that it is there.
+    """
+    from wgpu.backends.wgpu_native import _api as api
+
+    source = api.new_struct_p("WGPUShaderSourceWGSL *", code=api.to_c_string_view(wgsl))
+    source[0].chain.next = api.ffi.NULL
+    source[0].chain.sType = api.lib.WGPUSType_ShaderSourceWGSL
+    descriptor = api.new_struct_p(
+        "WGPUShaderModuleDescriptor *",
+        nextInChain=api.ffi.cast("WGPUChainedStruct *", source),
+        label=api.to_c_string_view(label),
+    )
+    checks = 0
+    # Through libf: called through lib, bad WGSL gives an invalid module instead of an exception.
+    handle = api.libf.wgpuDeviceCreateShaderModuleTrusted(gpu._internal, descriptor, checks)
+    return api.GPUShaderModule(label, handle, gpu)

@@ -1,0 +1,639 @@
+"""The registry: ops by id, and a device to run them on."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import attrs
+import numpy as np
+
+from oplet import discovery
+from oplet.buffers import COPY_DST, COPY_SRC, STORAGE, Buffer, Tensor, padded, spec_of
+from oplet.device import Device, Program, open_device, wrap_device
+from oplet.discovery import EXTENSIONS, OPS, Offer
+from oplet.errors import InputError, PluginConflictError, UnknownOpError
+from oplet.op import REFERENCE, Op
+from oplet.request import DTYPES, Request, TensorSpec
+from oplet.variant import Plan, Rejection
+
+#: calls that a registry remembers; past it the longest unused is forgotten
+MAX_CALLS = 1024
+
+#: what `run` takes for an input
+ArrayLike = Tensor | np.ndarray | np.generic
+
+
+@attrs.frozen
+class Explanation:
+    """What a call would do, as `Registry.explain` tells it.
+
+    Attributes:
+        op: the op id.
+        inputs, outputs: spec of each.
+        variant: name of the one that would run.
+        rejections: one for each of the others, in order of preference.
+        device: the adapter's name.
+    """
+
+    op: str
+    inputs: Mapping[str, TensorSpec] = attrs.field(hash=False)
+    outputs: Mapping[str, TensorSpec] = attrs.field(hash=False)
+    variant: str
+    rejections: tuple[Rejection, ...]
+    device: str
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in (self.variant, *(rejection.variant for rejection in self.rejections)))
+        return "\n".join(
+            [
+                f'{self.op} on "{self.device}"',
+                *(f"  {name} {spec}" for name, spec in self.inputs.items()),
+                *(f"  → {name} {spec}" for name, spec in self.outputs.items()),
+                f"  {self.variant:{width}}   runs",
+                *(f"  {one.variant:{width}}   {one.kind}: {one.reason}" for one in self.rejections),
+            ]
+        )
+
+
+@attrs.frozen(eq=False)
+class _Call:
+    """All that a repeated call needs, so that it neither validates nor plans again."""
+
+    op: Op
+    request: Request
+    program: Program
+    #: the caller's keyword for each input of the program
+    keywords: tuple[str, ...]
+    outputs: tuple[tuple[str, TensorSpec], ...]
+    result: Any  # the namedtuple of several outputs, or None for one
+
+
+class Registry:
+    """Finds ops and runs them on one device.
+
+    A registry is cheap to make; its device opens at the first call that needs one. Listing ops,
+    `register` and `variant="reference"` need none.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: Any = None,
+        discover: bool = True,
+        prefer: Mapping[str, str] | None = None,
+        block: Iterable[str] | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Makes a registry.
+
+        Args:
+            device: from `open_device`, or a wgpu or wgpudawn GPUDevice of your own, which is never destroyed
+                for you; None opens the default one when it is needed.
+            discover: whether installed plugins are found; False leaves only what `register` adds.
+            prefer: the distribution to take for an op that several offer; over `OPLET_PREFER`.
+            block: op ids and distributions to ignore; with `OPLET_BLOCK`.
+            max_bytes: most device memory that tensors and idle buffers may hold together, in bytes.
+
+        Raises:
+            InputError: an argument is not one of those.
+        """
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+            raise InputError(f"max_bytes: {max_bytes!r} is not a number of bytes", argument="max_bytes")
+        for name, value, kind in (("prefer", prefer, Mapping), ("block", block, Iterable)):
+            if value is not None and (isinstance(value, str) or not isinstance(value, kind)):
+                raise InputError(f"{name}: {value!r} is not a {kind.__name__.lower()}", argument=name)
+        self._max_bytes = max_bytes
+        self._device: Device | None = None
+        if device is not None:
+            self._device = device if isinstance(device, Device) else wrap_device(device)
+            if max_bytes is not None:
+                self._device.pool.max_bytes = max_bytes
+        self._prefer = discovery.preferences(prefer)
+        self._blocked = discovery.blocked(block)
+        self._discover = discover
+        self._registered: dict[str, object] = {}
+        self._ops: dict[str, Op] = {}
+        self._calls: OrderedDict[object, _Call] = OrderedDict()
+        self._lock = threading.RLock()
+        self._offers: tuple[Offer, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Registry({self._device or 'no device yet'}, {len(self.offers)} offers)"
+
+    # Ops
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What installed distributions offer, blocked ones left out. Imports no plugin and touches no GPU."""
+        if self._offers is None:
+            found = discovery.installed() if self._discover else []
+            self._offers = tuple(
+                offer
+                for offer in found
+                if offer.op not in self._blocked and discovery.canonical(offer.dist) not in self._blocked
+            )
+        return self._offers
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the ops that are installed or registered, in alphabetical order."""
+        return tuple(sorted({offer.op for offer in self.offers if offer.group == OPS} | set(self._registered)))
+
+    def register(self, op: str, plugin: object) -> None:
+        """Adds an op by hand, before any that discovery finds.
+
+        Args:
+            op: the op id, its manifest's.
+            plugin: a module, or any object, whose attributes are hook implementations.
+
+        Raises:
+            PluginContractError, ManifestError: the plugin does not keep the contract.
+        """
+        loaded = Op.of_module(op, plugin, self._extensions(op))
+        with self._lock:
+            self._registered[op] = plugin
+            self._ops[op] = loaded
+            self._calls.clear()
+
+    def __getitem__(self, op: str) -> Op:
+        """Loads an op, importing its plugin the first time.
+
+        Raises:
+            UnknownOpError: nothing offers it.
+            PluginError: its plugin is at fault, or several offer it.
+        """
+        loaded = self._ops.get(op)
+        if loaded is None:
+            with self._lock:
+                loaded = self._ops.get(op)
+                if loaded is None:
+                    loaded = self._ops[op] = Op.load(self._offer(op), self._extensions(op))
+        return loaded
+
+    def __contains__(self, op: object) -> bool:
+        return op in self.ids
+
+    def _extensions(self, op: str) -> list[Offer]:
+        return [offer for offer in self.offers if offer.op == op and offer.group == EXTENSIONS]
+
+    def _offer(self, op: str) -> Offer:
+        offers = [offer for offer in self.offers if offer.op == op and offer.group == OPS]
+        if not offers:
+            raise self._unknown(op)
+        parties = " and ".join(f"{offer.dist} {offer.version}" for offer in offers)
+        if op in self._prefer:
+            wanted = discovery.canonical(self._prefer[op])
+            offers = [offer for offer in offers if discovery.canonical(offer.dist) == wanted]
+            if not offers:
+                raise PluginConflictError(
+                    f"{op}: prefer names {self._prefer[op]}, which does not offer it\noffered by {parties}\n"
+                    "name one of these, or take the op out of prefer and OPLET_PREFER",
+                    op=op,
+                    dist=self._prefer[op],
+                )
+        if len(offers) > 1:
+            raise PluginConflictError(
+                f"{op} is offered by {parties}\n"
+                f"uninstall all but one, or choose: Registry(prefer={{{op!r}: {offers[0].dist!r}}}) "
+                f"or OPLET_PREFER={op}={offers[0].dist}",
+                op=op,
+                dist=", ".join(offer.dist for offer in offers),
+            )
+        return offers[0]
+
+    def _unknown(self, op: object) -> UnknownOpError:
+        if not isinstance(op, str):
+            return UnknownOpError(f"op: {op!r} is not an op id\nan op id is a string such as 'com.microsoft.FusedGemm'")
+        lines = [f"no plugin offers {op!r}"]
+        if op in self._blocked:
+            lines[0] += ": it is blocked (block= or OPLET_BLOCK)"
+        ids = self.ids
+        folded = {known.casefold(): known for known in ids}
+        near = [folded[name] for name in difflib.get_close_matches(op.casefold(), list(folded), 2)]
+        lines.append(f"installed: {', '.join(ids) or 'none'}")
+        if near:
+            lines.append(f"did you mean {' or '.join(map(repr, near))}?")
+        else:
+            lines.append(f"pip install {_distribution_for(op)}")
+        return UnknownOpError("\n".join(lines))
+
+    # The device and its tensors
+
+    @property
+    def device(self) -> Device:
+        """The device, opened now if it was not yet.
+
+        Raises:
+            DeviceError: there is no usable adapter.
+        """
+        if self._device is None:
+            with self._lock:
+                if self._device is None:
+                    self._device = open_device(max_bytes=self._max_bytes)
+        return self._device
+
+    def tensor(self, array: np.ndarray | np.generic) -> Tensor:
+        """Uploads an array.
+
+        Args:
+            array: float32, float16, int32 or uint32, of any shape, layout and byte order.
+
+        Raises:
+            InputError: it is not such an array; nothing is cast.
+            DeviceError: memory was refused.
+        """
+        host = np.asarray(array) if isinstance(array, np.ndarray | np.generic) else None
+        if host is None:
+            raise InputError(
+                f"array: {type(array).__name__} is not a numpy array\nconvert with np.asarray(…, np.float32)",
+                argument="array",
+            )
+        spec = TensorSpec.of(host)
+        if spec.dtype not in DTYPES:
+            raise InputError(
+                f"array: {spec.dtype} is not one of {', '.join(DTYPES)}\nconvert with array.astype(np.float32)",
+                argument="array",
+            )
+        return Tensor(spec, self.device, self.device.upload(host))
+
+    def empty(self, shape: tuple[int, ...] | int, dtype: Any = "float32") -> Tensor:
+        """A tensor with undefined contents, to be filled through `out=`.
+
+        Raises:
+            InputError: no such shape or dtype.
+            DeviceError: memory was refused.
+        """
+        spec = spec_of(shape, dtype)
+        return Tensor(spec, self.device, self._take(spec))
+
+    def from_buffer(self, buffer: Any, shape: tuple[int, ...] | int, dtype: Any = "float32") -> Tensor:
+        """A tensor on a GPUBuffer of yours, which stays yours: it is neither pooled nor destroyed.
+
+        Args:
+            buffer: of this registry's device, with the usages STORAGE, COPY_SRC and COPY_DST.
+            shape: the data's, from the start of the buffer.
+            dtype: the data's.
+
+        Raises:
+            InputError: the buffer is of another device, too small or lacks a usage.
+        """
+        spec = spec_of(shape, dtype)
+        if getattr(buffer, "_device", None) is not self.device.gpu:
+            raise InputError(
+                "buffer: it is not a GPUBuffer of this registry's device\n"
+                "make it with registry.device.gpu.create_buffer(…)",
+                argument="buffer",
+            )
+        needed = STORAGE | COPY_SRC | COPY_DST
+        if buffer.usage & needed != needed:
+            raise InputError(
+                f"buffer: its usage {buffer.usage:#x} lacks one of STORAGE, COPY_SRC and COPY_DST\n"
+                f"make it with usage={needed:#x}",
+                argument="buffer",
+            )
+        if buffer.size < padded(spec.nbytes):
+            raise InputError(
+                f"buffer: it has {buffer.size} bytes, and {spec} needs {padded(spec.nbytes)}\nmake a larger one",
+                argument="buffer",
+            )
+        return Tensor(spec, self.device, Buffer.wrap(buffer) if spec.size else None)
+
+    def _take(self, spec: TensorSpec) -> Buffer | None:
+        if not spec.size:
+            return None
+        return self.device.take(spec.nbytes)
+
+    # Running
+
+    def run(
+        self,
+        op: str,
+        /,
+        *,
+        attrs: Mapping[str, object] | None = None,
+        out: Mapping[str, Tensor] | None = None,
+        outputs: Sequence[str] | None = None,
+        variant: str | None = None,
+        **inputs: ArrayLike | None,
+    ) -> Any:
+        """Runs an op. Returns before the device is done; `Tensor.numpy` waits.
+
+        Args:
+            op: the op id.
+            attrs: attributes by ONNX name; absent ones take their defaults.
+            out: tensors to write to, by output name; each of these outputs counts as asked for.
+            outputs: names of the outputs to make; default the required ones.
+            variant: the variant to run, whether or not it yields; "reference" runs numpy on the host.
+            inputs: numpy arrays, numpy scalars or tensors, by manifest or ONNX name; None is absent.
+
+        Returns:
+            The output's tensor; where several were asked for, a namedtuple of them.
+
+        Raises:
+            UnknownOpError, PluginError: there is no such op, or its plugin is at fault.
+            InputError: an argument that the op does not accept; nothing has run.
+            NoVariantError: no variant can serve the call on this device.
+            ShaderError: a template is at fault.
+            DeviceError: no adapter, memory refused, a limit exceeded, or a lost device.
+        """
+        if variant == REFERENCE:
+            return self._run_reference(op, attrs, out, outputs, inputs)
+        key = _key(op, attrs, out, outputs, variant, inputs)
+        call = None if key is None else self._calls.get(key)
+        if call is None:
+            call = self._prepare(op, attrs, out, outputs, variant, inputs)
+            if key is not None:
+                with self._lock:
+                    self._calls[key] = call
+                    if len(self._calls) > MAX_CALLS:
+                        self._calls.popitem(last=False)
+        return self._run(call, out, inputs)
+
+    def explain(
+        self,
+        op: str,
+        /,
+        *,
+        attrs: Mapping[str, object] | None = None,
+        outputs: Sequence[str] | None = None,
+        variant: str | None = None,
+        **inputs: ArrayLike | TensorSpec | None,
+    ) -> Explanation:
+        """Tells which variant `run` would take, and why each of the others does not run. Runs nothing.
+
+        Args:
+            inputs: as for `run`, or a TensorSpec in place of any.
+
+        Raises:
+            As `run`.
+        """
+        loaded = self[op]
+        request = loaded.bind(_specs(loaded.id, inputs), attrs, outputs)
+        plan = loaded.plan(request, self.device.capabilities, variant)
+        return Explanation(
+            op=op,
+            inputs=request.inputs,
+            outputs=plan.outputs,
+            variant=plan.variant,
+            rejections=plan.rejections,
+            device=self.device.capabilities.adapter.name,
+        )
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Records the runs inside it for one submit, at its end.
+
+        Reading a tensor made in it submits what is recorded so far. An exception discards the rest, and
+        the tensors that it would have filled raise DeviceError when read. Nested batches join the outer
+        one. It belongs to the thread, or task, that opened it.
+        """
+        return self.device.batch()
+
+    def _prepare(
+        self,
+        op: str,
+        attributes: Mapping[str, object] | None,
+        out: Mapping[str, Tensor] | None,
+        outputs: Sequence[str] | None,
+        variant: str | None,
+        inputs: Mapping[str, ArrayLike | None],
+    ) -> _Call:
+        loaded = self[op]
+        request = loaded.bind(_specs(loaded.id, inputs), attributes, _asked(loaded, out, outputs))
+        plan = loaded.plan(request, self.device.capabilities, variant)
+        program = self.device.prepare(plan, loaded.templates)
+        keywords = []
+        for name in request.inputs:
+            port = loaded.manifest.input(name)
+            keywords.append(next(word for word in (port.names if port else ()) if inputs.get(word) is not None))
+        return _Call(
+            op=loaded,
+            request=request,
+            program=program,
+            keywords=tuple(keywords),
+            outputs=tuple(plan.outputs.items()),
+            result=_result_type(op, request.outputs) if len(request.outputs) > 1 else None,
+        )
+
+    def _run(self, call: _Call, out: Mapping[str, Tensor] | None, inputs: Mapping[str, ArrayLike | None]) -> Any:
+        device = self.device
+        values = [inputs[word] for word in call.keywords]
+        if call.op.checks_values:
+            hosts = {
+                name: array
+                for name, value in zip(call.request.inputs, values, strict=True)
+                if (array := _host(value)) is not None
+            }
+            if hosts:
+                call.op.check(call.request, hosts)
+        given = _bind_out(call, device, out) if out else {}
+        buffers: list[Buffer | None] = []
+        for name, value in zip(call.request.inputs, values, strict=True):
+            if isinstance(value, Tensor) and value._host is None:
+                if value._device is not device:
+                    raise _foreign(call.op.id, name)
+                buffers.append(value._buffer)
+            else:
+                buffers.append(device.upload(np.asarray(_host(value))))
+        if given:
+            _refuse_aliases(call, given, buffers)
+        results = []
+        for name, spec in call.outputs:
+            tensor = given.get(name)
+            if tensor is None:
+                tensor = Tensor(spec, device, device.take(spec.nbytes) if spec.nbytes else None)
+            results.append(tensor)
+            buffers.append(tensor._buffer)
+        device.run(call.program, buffers)
+        return results[0] if call.result is None else call.result(*results)
+
+    def _run_reference(
+        self,
+        op: str,
+        attributes: Mapping[str, object] | None,
+        out: Mapping[str, Tensor] | None,
+        outputs: Sequence[str] | None,
+        inputs: Mapping[str, ArrayLike | None],
+    ) -> Any:
+        loaded = self[op]
+        if out:
+            raise InputError(
+                f'{op}: out: variant="reference" makes host tensors and fills none\nleave out away',
+                op=op,
+                argument="out",
+            )
+        request = loaded.bind(_specs(loaded.id, inputs), attributes, outputs)
+        specs = loaded.infer(request)
+        arrays = {}
+        for name in request.inputs:
+            port = loaded.manifest.input(name)
+            value = next(inputs[word] for word in (port.names if port else ()) if inputs.get(word) is not None)
+            host = _host(value)
+            arrays[name] = value.numpy() if host is None and isinstance(value, Tensor) else np.asarray(host)
+        loaded.check(request, arrays)
+        results = loaded.reference(request, arrays)
+        tensors = []
+        for name, spec in specs.items():
+            with np.errstate(over="ignore"):  # a float16 result may overflow to infinity, as on a device
+                array = np.ascontiguousarray(results[name].astype(spec.dtype)).reshape(results[name].shape)
+            if array.shape != spec.shape:
+                raise loaded.contract(f"reference returned {name} of shape {array.shape}, inferred {spec.shape}")
+            tensors.append(Tensor(spec, None, None, array))
+        return tensors[0] if len(tensors) == 1 else _result_type(op, tuple(specs))(*tensors)
+
+
+# A call's pieces -------------------------------------------------------------------------------------
+
+
+def _key(
+    op: str,
+    attributes: Mapping[str, object] | None,
+    out: Mapping[str, Tensor] | None,
+    outputs: Sequence[str] | None,
+    variant: str | None,
+    inputs: Mapping[str, object],
+) -> tuple[object, ...] | None:
+    """What decides a call but the data; None where something in it can be no part of a key."""
+    key: list[object] = [op, variant, None if outputs is None else tuple(outputs), tuple(out) if out else None]
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            key += (name, value.spec)
+        elif isinstance(value, np.ndarray):
+            key += (name, value.shape, value.dtype)
+        elif isinstance(value, np.generic):
+            key += (name, (), value.dtype)
+        elif value is not None:
+            return None
+    if attributes:
+        for name, value in attributes.items():
+            # hex tells 0.0 from -0.0; the type tells 1 from True.
+            key += (name, type(value), value.hex() if isinstance(value, float) else value)
+    try:
+        hash(result := tuple(key))
+    except TypeError:
+        return None
+    return result
+
+
+def _specs(op: str, inputs: Mapping[str, object]) -> dict[str, TensorSpec]:
+    specs = {}
+    for name, value in inputs.items():
+        if value is None:
+            continue
+        if isinstance(value, TensorSpec):
+            specs[name] = value
+        elif isinstance(value, Tensor):
+            specs[name] = value.spec
+        elif isinstance(value, np.ndarray | np.generic):
+            specs[name] = TensorSpec(value.shape, value.dtype.name)
+        else:
+            raise InputError(
+                f"{op}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
+                f"convert with np.asarray({name}, np.float32)",
+                op=op,
+                argument=name,
+            )
+    return specs
+
+
+def _asked(op: Op, out: Mapping[str, Tensor] | None, outputs: Sequence[str] | None) -> Sequence[str] | None:
+    """The outputs to make: those named, or the required ones, and those in `out`."""
+    if out is None:
+        return outputs
+    if not isinstance(out, Mapping):
+        raise InputError(f"{op.id}: out: {type(out).__name__} is not a mapping", op=op.id, argument="out")
+    names = list(op.bind_outputs(outputs))
+    if not out:
+        return names
+    added = op.bind_outputs(tuple(out))
+    return [*names, *(name for name in added if name not in names)]
+
+
+def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    specs = dict(call.outputs)
+    given = {}
+    for word, tensor in out.items():
+        port = call.op.manifest.output(word)
+        name = port.name if port else word
+        if not isinstance(tensor, Tensor) or tensor.on_host:
+            fault, advice = (
+                f"{type(tensor).__name__} is not a device tensor",
+                "make one with registry.empty(shape, dtype)",
+            )
+        elif tensor._device is not device:
+            raise _foreign(call.op.id, name)
+        elif tensor.spec != specs[name]:
+            fault, advice = (
+                f"it is {tensor.spec}, and the call makes {specs[name]}",
+                "pass a tensor of that shape and dtype",
+            )
+        else:
+            given[name] = tensor
+            continue
+        raise InputError(f"{call.op.id}: out: {name}: {fault}\n{advice}", op=call.op.id, argument=name)
+    return given
+
+
+def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[Buffer | None]) -> None:
+    """One buffer both read and written in a dispatch: WebGPU refuses it, naming nothing but a label."""
+    owners = {buffer.gpu: name for name, buffer in zip(call.request.inputs, inputs, strict=True) if buffer is not None}
+    for name, tensor in given.items():
+        if tensor._buffer is None:
+            continue
+        other = owners.setdefault(tensor._buffer.gpu, name)
+        if other != name:
+            raise InputError(
+                f"{call.op.id}: {name}: it is on the same buffer as {other}\n"
+                f"pass a tensor of its own for {name}, made with registry.empty",
+                op=call.op.id,
+                argument=name,
+            )
+
+
+def _host(value: object) -> np.ndarray | None:
+    """The array of a host value, None for a device tensor."""
+    if isinstance(value, Tensor):
+        return value._host
+    return np.asarray(value)
+
+
+def _foreign(op: str, name: str) -> InputError:
+    return InputError(
+        f"{op}: {name}: the tensor is on another device\nupload it here: registry.tensor({name}.numpy())",
+        op=op,
+        argument=name,
+    )
+
+
+@cache
+def _result_type(op: str, names: tuple[str, ...]) -> Any:
+    return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # noqa: PYI024  # the names are data
+
+
+def _distribution_for(op: str) -> str:
+    """The name that a distribution of the op would have by convention."""
+    import re
+
+    domain, _, name = op.rpartition(".")
+    kebab = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name or op).lower()
+    vendor = "" if domain in ("com.microsoft", "") else domain.rpartition(".")[2] + "-"
+    return f"oplet-{vendor}{kebab}"
+
+
+# The default registry --------------------------------------------------------------------------------
+
+_default_lock = threading.Lock()
+_default: list[Registry] = []
+
+
+def default_registry() -> Registry:
+    """The registry behind `oplet.run`, made on first use."""
+    with _default_lock:
+        if not _default:
+            _default.append(Registry())
+        return _default[0]
