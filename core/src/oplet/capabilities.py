@@ -42,12 +42,14 @@ class Adapter:
         vendor: as the driver gives it; often empty.
         backend: "Vulkan", "Metal" or "D3D12".
         is_cpu: whether it is a software driver.
+        driver: the driver's name or version, as it gives them; for people, not for decisions.
     """
 
     name: str
     vendor: str
     backend: str
     is_cpu: bool
+    driver: str = ""
 
 
 @attrs.frozen

@@ -247,6 +247,7 @@ def adapter_of(found: Any) -> Adapter:
         vendor=info["vendor"],
         backend=_BACKENDS.get(info["backend_type"], info["backend_type"]),
         is_cpu=info["adapter_type"] == "CPU",
+        driver=info["description"],
     )
 
 
