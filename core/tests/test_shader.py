@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from oplet.capabilities import FLOOR, Adapter, Capabilities
 from oplet.errors import ShaderError
-from oplet.shader import FOLD_PARAMS, Shader, Templates, dump, fold, param_bytes, prologue
+from oplet.shader import FOLD_PARAMS, Shader, dump, fold, param_bytes, prologue
+from oplet.templates import Templates
 from oplet.variant import Binding
 
 PLAIN = Capabilities(frozenset(), FLOOR, 0, (), "naga", Adapter("text only", "", "Vulkan", True))

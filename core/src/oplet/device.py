@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import numpy as np
@@ -21,8 +21,11 @@ from oplet.buffers import COPY_DST, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_ar
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
 from oplet.errors import DeviceError, InputError
 from oplet.pipelines import Pipeline, Pipelines
-from oplet.shader import Templates, fold, param_bytes
+from oplet.shader import fold, param_bytes
 from oplet.variant import Plan
+
+if TYPE_CHECKING:
+    from oplet.templates import Templates
 
 Implementation = Literal["wgpu", "dawn"]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING
 
 import attrs
 
 from oplet.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: entry-point groups, and what they offer
 OPS, EXTENSIONS = "oplet.ops", "oplet.extensions"

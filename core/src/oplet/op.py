@@ -6,9 +6,10 @@ import difflib
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib.resources.abc import Traversable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -27,8 +28,10 @@ from oplet.errors import (
 )
 from oplet.manifest import Attribute, Manifest
 from oplet.request import AttributeValue, Request, TensorSpec
-from oplet.shader import Templates
 from oplet.variant import Plan, Rejection, Variant
+
+if TYPE_CHECKING:
+    from oplet.templates import Templates
 
 #: hooks that an op's plugin has to implement; `check` is optional
 REQUIRED_HOOKS = ("manifest", "infer", "reference", "variants", "templates")
@@ -56,7 +59,7 @@ class _Source:
         return {"op": self.op, "dist": self.dist, "version": self.version}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Op:
     """An op that is loaded.
 
@@ -66,7 +69,6 @@ class Op:
         dist, version: the distribution, or the module, that provides it.
         module: the op folder's import name.
         variants: in order of preference, extensions' first.
-        templates: the WGSL templates of the plugin and its extensions.
         problems: extensions that were left out, and why.
     """
 
@@ -76,10 +78,10 @@ class Op:
     version: str
     module: str
     variants: tuple[Variant, ...]
-    templates: Templates
     problems: tuple[OpletError, ...]
     _hook: Any = attrs.field(repr=False)
-    _folders: Mapping[str, str] = attrs.field(repr=False)
+    _owners: Mapping[str, str] = attrs.field(repr=False)
+    _folders: Mapping[str, Traversable] = attrs.field(repr=False)
     _source: _Source = attrs.field(repr=False)
 
     # Loading
@@ -137,12 +139,19 @@ class Op:
             version=source.version,
             module=module,
             variants=(*added, *own),
-            templates=Templates(folders),
             problems=tuple(problems),
             hook=manager.hook,
-            folders=owners,
+            owners=owners,
+            folders=folders,
             source=source,
         )
+
+    @cached_property
+    def templates(self) -> Templates:
+        """The WGSL templates of the plugin and its extensions."""
+        from oplet.templates import Templates  # jinja2 takes 27 ms to import; only compiling needs it
+
+        return Templates(self._folders)
 
     # A call, step by step
 
@@ -371,7 +380,7 @@ class Op:
         plan = Plan(
             op=self.id,
             variant=chosen.name,
-            folder=self._folders[chosen.name],
+            folder=self._owners[chosen.name],
             inputs=dict(request.inputs),
             outputs=outputs,
             launches=launches,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from oplet.capabilities import Capabilities
 from oplet.errors import DeviceError, ShaderError
-from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, Templates, dump
+from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, dump
 from oplet.variant import Access, Launch
+
+if TYPE_CHECKING:
+    from oplet.templates import Templates
 
 #: pipelines that a device keeps; past it the longest unused is let go of
 MAX_PIPELINES = 512

@@ -20,7 +20,7 @@ from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
 from oplet.op import REFERENCE, Op
 from oplet.request import DTYPES, Request, TensorSpec
-from oplet.variant import Plan, Rejection
+from oplet.variant import Rejection
 
 #: calls that a registry remembers; past it the longest unused is forgotten
 MAX_CALLS = 1024
@@ -612,7 +612,7 @@ def _foreign(op: str, name: str) -> InputError:
 
 @cache
 def _result_type(op: str, names: tuple[str, ...]) -> Any:
-    return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # noqa: PYI024  # the names are data
+    return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # the names are data
 
 
 def _distribution_for(op: str) -> str:
