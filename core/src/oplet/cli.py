@@ -1,0 +1,400 @@
+"""The `oplet` command.
+
+`explain` and `run` are groups whose commands are the installed ops: `oplet run OP --help` shows the op's own
+inputs as options. Only what a command needs is imported and opened, so that `oplet list` imports no plugin
+and touches no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import oplet
+from oplet.discovery import EXTENSIONS
+from oplet.errors import OpletError
+from oplet.manifest import Manifest, Port
+from oplet.op import REFERENCE
+from oplet.request import DTYPES, TensorSpec
+
+_SHORT_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u32": "uint32"}
+_SPEC = re.compile(r"((?:\d+(?:x\d+)*)?):(\w+)\Z")
+
+
+# Printing --------------------------------------------------------------------------------------------
+
+
+def _print(text: str, style: str = "") -> None:
+    # Messages hold brackets and file names: no markup, no colouring of numbers, no emoji.
+    Console(markup=False, highlight=False, emoji=False).print(text, style=style, soft_wrap=True)
+
+
+def _print_table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), indent: int = 0) -> None:
+    """Prints columns without lines, the last one wrapped at the terminal's width, or at 80 in a pipe."""
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    rows = list(rows)
+    width = max((len(row) for row in rows), default=len(header))
+    for column in range(width):
+        last = column == width - 1
+        table.add_column(header[column] if header else "", no_wrap=not last, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.width = max(console.width - indent, 40)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        # rich fills every cell up with spaces; click.echo takes colours out where there is no terminal.
+        click.echo((" " * indent + line).rstrip())
+
+
+class _Failure(click.ClickException):
+    """An OpletError as the command line shows it: its message, and no traceback."""
+
+    exit_code = 1
+
+    def __init__(self, error: OpletError) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+
+    def show(self, file: Any = None) -> None:
+        click.echo(self.message, file=file, err=file is None)
+
+
+class _Main(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OpletError as error:
+            raise _Failure(error) from error
+
+
+# Values ----------------------------------------------------------------------------------------------
+
+
+def _spec(text: str) -> TensorSpec:
+    """`1024x1024:f16`; `:f32` is a scalar."""
+    match = _SPEC.match(text)
+    dtype = _SHORT_DTYPES.get(match[2], match[2]) if match else ""
+    if match is None or dtype not in DTYPES:
+        raise click.BadParameter(
+            f"{text!r} is not a shape and a dtype, such as 1024x1024:f16, 7:i32, or :f32 for a scalar "
+            f"(dtypes: {', '.join(_SHORT_DTYPES)})"
+        )
+    return TensorSpec(tuple(int(n) for n in match[1].split("x") if n), dtype)
+
+
+def _array(file: str) -> np.ndarray:
+    """What numpy.save wrote to a file."""
+    try:
+        with open(file, "rb") as opened:
+            # Not numpy.load, which takes archives too.
+            return np.lib.format.read_array(opened, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{file} cannot be read as an .npy file: {error}") from None
+
+
+def _attributes(manifest: Manifest, items: Sequence[str]) -> dict[str, float | int | str]:
+    """`NAME=VALUE` items, each value as its attribute's type. Unknown names are left for the registry to refuse."""
+    types = {attribute.name: attribute.type for attribute in manifest.attributes}
+    values: dict[str, float | int | str] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        kind = types.get(name, "string")
+        try:
+            if not equals:
+                raise ValueError(f"{item!r} is not of the form NAME=VALUE")
+            values[name] = {"float": float, "int": int, "string": str}[kind](text)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--attr") from None
+    return values
+
+
+def _output_files(manifest: Manifest, items: Sequence[str]) -> dict[str, Path]:
+    """`FILE` or `NAME=FILE` items, by output name."""
+    required = [port.name for port in manifest.outputs if not port.optional]
+    files: dict[str, Path] = {}
+    for item in items:
+        name, equals, path = item.partition("=")
+        port = manifest.output(name) if equals else None
+        if port is None and len(required) > 1:
+            raise click.BadParameter(
+                f"{item!r} does not say which output: write {required[0]}=FILE", param_hint="--output"
+            )
+        key = port.name if port else required[0]
+        if key in files:
+            raise click.BadParameter(f"{key} is written twice", param_hint="--output")
+        files[key] = Path(path if port else item)
+    return files
+
+
+# Commands --------------------------------------------------------------------------------------------
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="oplet")
+def main() -> None:
+    """WebGPU operators for Python, as plugins."""
+
+
+def _device_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--webgpu"],
+            type=click.Choice(["wgpu", "dawn"]),
+            help="WebGPU implementation; default OPLET_WEBGPU, else wgpu.",
+        ),
+        click.Option(["--adapter"], help="Part of the adapter's name; default OPLET_ADAPTER, else any."),
+    ]
+
+
+def _registry(webgpu: Any, adapter: str | None) -> oplet.Registry:
+    if webgpu is None and adapter is None:
+        return oplet.Registry()  # which opens its device only if it needs one
+    return oplet.Registry(device=oplet.open_device(webgpu=webgpu, adapter=adapter))
+
+
+@main.command("list")
+def list_() -> None:
+    """List the installed ops. Imports none of them."""
+    offers = oplet.Registry().offers
+    if not offers:
+        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+    rows = [
+        (offer.op, offer.dist, offer.version + (" (adds variants)" if offer.group == EXTENSIONS else ""))
+        for offer in offers
+    ]
+    if rows:
+        _print_table(rows, ("op", "distribution", "version"))
+
+
+@main.command()
+@click.argument("op")
+def info(op: str) -> None:
+    """Show what an op takes, returns and has variants for."""
+    loaded = oplet.Registry()[op]
+    manifest = loaded.manifest
+    _print(manifest.id, "bold")
+    _print_table([(manifest.summary,)])
+    _print(f"{loaded.dist} {loaded.version}; in ONNX's domain since version {manifest.since_version}")
+    sections: dict[str, Sequence[Sequence[str]]] = {
+        "inputs": [_port_row(port) for port in manifest.inputs],
+        "outputs": [_port_row(port) for port in manifest.outputs],
+        "types": [(name, ", ".join(dtypes)) for name, dtypes in manifest.types.items()],
+        "attributes": [
+            (
+                attribute.name,
+                attribute.type,
+                "required" if attribute.required else "—" if attribute.default is None else str(attribute.default),
+                " ".join(
+                    [attribute.doc, f"One of {', '.join(map(str, attribute.choices))}." if attribute.choices else ""]
+                ).strip(),
+            )
+            for attribute in manifest.attributes
+        ],
+        "variants": [(variant.name, variant.doc) for variant in loaded.variants],
+    }
+    for title, rows in sections.items():
+        if rows:
+            _print(f"\n{title}", "bold")
+            _print_table(rows, indent=2)
+
+
+def _port_row(port: Port) -> tuple[str, str, str]:
+    name = port.name if len(port.names) == 1 else f"{port.name} ({port.upstream})"
+    words = [port.shape, "optional" if port.optional else "", port.doc]
+    return name, port.type, ". ".join(word.rstrip(".") for word in words if word)
+
+
+@main.command(params=_device_options())
+def device(webgpu: str | None, adapter: str | None) -> None:
+    """Open the device that a call would run on, and show what it was granted."""
+    opened = _registry(webgpu, adapter).device
+    caps = opened.capabilities
+    configs = [f"{one.component}→{one.result} {one.m}×{one.n}×{one.k}" for one in caps.subgroup_matrix_configs]
+    rows = [
+        ("adapter", caps.adapter.name),
+        ("driver", f"{caps.adapter.backend}, {caps.adapter.driver}" if caps.adapter.driver else caps.adapter.backend),
+        ("software", "yes" if caps.adapter.is_cpu else "no"),
+        ("implementation", f"{opened.implementation}, WGSL by {caps.dialect}"),
+        ("features", ", ".join(sorted(caps.features)) or "none"),
+        ("subgroup size", str(caps.subgroup_size or "—")),
+        *([("subgroup matrices", ", ".join(configs))] if configs else []),
+        *((name, f"{value:,}") for name, value in sorted(caps.limits.items())),
+    ]
+    _print_table(rows)
+
+
+class _PerOp(click.Group):
+    """A group whose commands are the installed ops, each built when it is asked for."""
+
+    def __init__(self, *, build: Callable[[str, Manifest], click.Command], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._build = build
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(oplet.Registry().ids)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Names only: a group's help asks every command for its own, which would import every plugin.
+        ids = self.list_commands(ctx)
+        with formatter.section("Ops"):
+            formatter.write_text("\n\n".join(ids) if ids else "none is installed")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        return self._build(cmd_name, oplet.Registry()[cmd_name].manifest)
+
+
+def _input_options(manifest: Manifest, convert: Callable[[str], Any], metavar: str) -> list[click.Parameter]:
+    """An option for each input, by every name that the input answers to."""
+    return [
+        click.Option(
+            [f"input_{port.name}", *(f"--{name}" for name in port.names)],
+            type=convert,
+            metavar=metavar,
+            help=f"{', '.join(manifest.dtypes(port))} {port.shape}{', optional' if port.optional else ''}.",
+        )
+        for port in manifest.inputs
+    ]
+
+
+def _call_options(manifest: Manifest) -> list[click.Parameter]:
+    names = ", ".join(attribute.name for attribute in manifest.attributes)
+    return [
+        click.Option(["--attr"], multiple=True, metavar="NAME=VALUE", help=f"Attributes: {names or 'it has none'}."),
+        click.Option(["--variant"], metavar="NAME", help="The variant to take, whether or not it yields to another."),
+        *_device_options(),
+    ]
+
+
+def _inputs(options: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("input_"): value for name, value in options.items() if name.startswith("input_")}
+
+
+def _explain_command(op: str, manifest: Manifest) -> click.Command:
+    def explain(attr: Sequence[str], variant: str | None, output: Sequence[str], **options: Any) -> None:
+        registry = _registry(options["webgpu"], options["adapter"])
+        explanation = registry.explain(
+            op,
+            attrs=_attributes(manifest, attr),
+            outputs=tuple(output) or None,
+            variant=variant,
+            **_inputs(options),
+        )
+        _print(str(explanation))
+
+    outputs = ", ".join(name for port in manifest.outputs for name in port.names)
+    ask = click.Option(["-o", "--output"], multiple=True, metavar="NAME", help=f"Outputs to ask for: {outputs}.")
+    params = [*_input_options(manifest, _spec, "SHAPE:DTYPE"), ask, *_call_options(manifest)]
+    return click.Command(op, callback=explain, params=params, help=manifest.summary)
+
+
+def _run_command(op: str, manifest: Manifest) -> click.Command:
+    def run(attr: Sequence[str], variant: str | None, output: Sequence[str], **options: Any) -> None:
+        files = _output_files(manifest, output)
+        registry = oplet.Registry() if variant == REFERENCE else _registry(options["webgpu"], options["adapter"])
+        results = registry.run(
+            op,
+            attrs=_attributes(manifest, attr),
+            outputs=tuple(files) or None,
+            variant=variant,
+            **_inputs(options),
+        )
+        names = registry[op].bind_outputs(tuple(files) or None)
+        for name, tensor in zip(names, results if isinstance(results, tuple) else (results,), strict=True):
+            array = tensor.numpy()
+            if name in files:
+                with _create(files[name]) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+                _print(f"{name} {TensorSpec.of(array)} → {files[name]}")
+            else:
+                _print(f"{name} {TensorSpec.of(array)}\n{array}")
+
+    required = " and ".join(port.name for port in manifest.outputs if not port.optional)
+    save = click.Option(
+        ["-o", "--output"],
+        multiple=True,
+        metavar="[NAME=]FILE",
+        help=f"Where to save an output, as .npy; without it {required} is printed.",
+    )
+    params = [*_input_options(manifest, _array, "FILE"), save, *_call_options(manifest)]
+    return click.Command(op, callback=run, params=params, help=manifest.summary)
+
+
+def _create(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or str(error)) from None
+
+
+@main.group(cls=_PerOp, build=_explain_command, subcommand_metavar="OP [--INPUT SHAPE:DTYPE]...")
+def explain() -> None:
+    """Tell which variant would run a call, and why the others would not.
+
+    Example: oplet explain com.microsoft.FusedGemm --A 64x32:f32 --B 32x16:f32 --attr activation=Relu
+    """
+
+
+@main.group(cls=_PerOp, build=_run_command, subcommand_metavar="OP [--INPUT FILE]...")
+def run() -> None:
+    """Run an op on arrays in .npy files.
+
+    Example: oplet run com.microsoft.FusedGemm --A a.npy --B b.npy -o y.npy
+    """
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
+    """Show versions, adapters, drivers and plugins, with their faults: what to paste into a bug report.
+
+    Exits with status 1 where there is no device, or a plugin has a fault.
+    """
+    from oplet.doctor import examine
+
+    report = examine()
+    if as_json:
+        click.echo(json.dumps(attrs.asdict(report), indent=2, ensure_ascii=False))
+    else:
+        _print_report(report)
+    sys.exit(0 if report.healthy else 1)
+
+
+def _print_report(report: Any) -> None:
+    installed = [f"{name} {version}" for name, version in report.packages.items() if version]
+    environment = [f"{name}={value}" for name, value in report.environment.items()]
+    _print_table(
+        [
+            ("python", f"{report.python}, {report.platform}"),
+            ("packages", ", ".join(installed)),
+            ("environment", "\n".join(environment) or "nothing that matters is set"),
+        ]
+    )
+    for one in report.implementations:
+        _print(f"\n{one.name}{' (default)' if one.name == report.default else ''}", "bold")
+        rows = [
+            (
+                adapter["name"],
+                f"{adapter['backend']}, {adapter['driver']}, features: {', '.join(adapter['features']) or 'none'}",
+            )
+            for adapter in one.adapters
+        ]
+        _print_table([*rows, *([("no device", one.fault)] if one.fault else [])], indent=2)
+        if one.device:
+            _print(f"  opens {one.device['adapter']['name']}, subgroup size {one.device['subgroup_size'] or '—'}")
+    _print("\nplugins", "bold")
+    for plugin in report.plugins:
+        lines = [", ".join(plugin.plugins), *(plugin.faults or [f"variants: {', '.join(plugin.variants)}"])]
+        _print_table([(plugin.op, "\n".join(lines))], indent=2)
+    if not report.plugins:
+        _print("  none is installed")
