@@ -255,15 +255,18 @@ class _PerOp(click.Group):
 
 
 def _input_options(manifest: Manifest, convert: Callable[[str], Any], metavar: str) -> list[click.Parameter]:
-    """An option for each input, by every name that the input answers to."""
+    """An option for each name of each input. Two names of one input are for the registry to refuse."""
     return [
         click.Option(
-            [f"input_{port.name}", *(f"--{name}" for name in port.names)],
+            [f"input_{name}", f"--{name}"],
             type=convert,
             metavar=metavar,
-            help=f"{', '.join(manifest.dtypes(port))} {port.shape}{', optional' if port.optional else ''}.",
+            help=f"{', '.join(manifest.dtypes(port))} {port.shape}{', optional' if port.optional else ''}."
+            if name == port.name
+            else f"ONNX's name of {port.name}.",
         )
         for port in manifest.inputs
+        for name in port.names
     ]
 
 
