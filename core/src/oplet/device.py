@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from oplet import capabilities
-from oplet.buffers import COPY_DST, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
+from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
 from oplet.errors import DeviceError, InputError
 from oplet.pipelines import Pipeline, Pipelines
@@ -417,6 +417,7 @@ class Device:
         self._bind_groups: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._lock = threading.RLock()
         self._lost = ""
+        self._fence: Buffer | None = None
 
     def __repr__(self) -> str:
         return f"Device({self.capabilities.adapter.name!r}, {self.implementation})"
@@ -549,7 +550,7 @@ class Device:
             steps=tuple(steps),
         )
 
-    def run(self, program: Program, buffers: list[Buffer | None]) -> None:
+    def run(self, program: Program, buffers: Sequence[Buffer | None]) -> None:
         """Submits a program, or records it where this context has a batch open.
 
         Args:
@@ -567,10 +568,7 @@ class Device:
             for buffer in buffers:
                 if buffer is not None and buffer.pending is not None:
                     self.settle(buffer, flush=False)
-            take = self.pool.take
-            # A WebGPU binding is never empty: an empty tensor gets a few bytes that no shader should use.
-            held = [take(16) if buffer is None else buffer for buffer in buffers]
-            held += [take(nbytes) for nbytes in program.scratch]
+            held = self._hold(program, buffers)
             try:
                 groups = [self._bind_group(program, step, held) for step in program.steps]
                 batch = current_batch(self)
@@ -584,6 +582,69 @@ class Device:
             batch.recording.keep += held
             for index in program.writes:
                 held[index].pending = batch.recording
+
+    def _hold(self, program: Program, buffers: Sequence[Buffer | None]) -> list[Buffer]:
+        take = self.pool.take
+        # A WebGPU binding is never empty: an empty tensor gets a few bytes that no shader should use.
+        held = [take(16) if buffer is None else buffer for buffer in buffers]
+        held += [take(nbytes) for nbytes in program.scratch]
+        return held
+
+    def time(self, runs: Sequence[tuple[Program, Sequence[Buffer | None]]]) -> list[float]:
+        """Submits runs, each in a compute pass of its own, and waits.
+
+        Returns:
+            Device time of each run in seconds, from the timestamps around its pass.
+
+        Raises:
+            DeviceError: the device lacks `timestamp-query`, or as `run`.
+        """
+        if "timestamp-query" not in self.capabilities.features:
+            raise DeviceError(
+                f"{self.capabilities.adapter.name}: the device has no timestamps (timestamp-query)\n"
+                "open it with that feature, or measure wall time"
+            )
+        stamps = 2 * len(runs)
+        with self._lock, self._errors():
+            queries = self.gpu.create_query_set(type="timestamp", count=stamps)
+            resolved = self.gpu.create_buffer(size=8 * stamps, usage=QUERY_RESOLVE | COPY_SRC)
+            encoder = self.gpu.create_command_encoder()
+            keep = []
+            for number, (program, buffers) in enumerate(runs):
+                held = self._hold(program, buffers)
+                keep.append(held)
+                groups = [self._bind_group(program, step, held) for step in program.steps]
+                compute = encoder.begin_compute_pass(
+                    timestamp_writes={
+                        "query_set": queries,
+                        "beginning_of_pass_write_index": 2 * number,
+                        "end_of_pass_write_index": 2 * number + 1,
+                    }
+                )
+                _dispatch(compute, program, groups)
+                compute.end()
+            encoder.resolve_query_set(queries, 0, stamps, resolved, 0)
+            self.gpu.queue.submit([encoder.finish()])
+            ticks = np.frombuffer(self.gpu.queue.read_buffer(resolved), np.uint64).reshape(-1, 2)
+            resolved.destroy()
+            queries.destroy()
+        return [float(seconds) for seconds in (ticks[:, 1] - ticks[:, 0]) * (self._tick_ns() * 1e-9)]
+
+    def wait(self) -> None:
+        """Returns once everything submitted so far is done."""
+        # Not on_submitted_work_done_sync, which raises a TypeError in wgpu 0.32.
+        with self._lock:
+            if self._fence is None:
+                self._fence = self.pool.take(4)
+            with self._errors():
+                self.gpu.queue.read_buffer(self._fence.gpu, 0, 4)
+
+    def _tick_ns(self) -> float:
+        """Nanoseconds of a timestamp's tick: WebGPU's unit is the nanosecond, wgpu-native hands on the driver's."""
+        if self.implementation == "dawn":
+            return 1.0
+        native = importlib.import_module("wgpu.backends.wgpu_native._api")
+        return float(native.lib.wgpuQueueGetTimestampPeriod(self.gpu.queue._internal))
 
     def _bind_group(self, program: Program, step: Step, held: list[Buffer]) -> Any:
         key = (step.serial, *[held[index].serial for index, _ in step.slots])

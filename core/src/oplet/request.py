@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: dtypes that a device tensor can have, and their size in bytes. WGSL has no other storable scalars.
 DTYPES: Mapping[str, int] = {"float32": 4, "float16": 2, "int32": 4, "uint32": 4}
 
+#: WGSL's names of them, for text that people write
+SHORT_DTYPES: Mapping[str, str] = {"f32": "float32", "f16": "float16", "i32": "int32", "u32": "uint32"}
+
 #: an attribute's value once bound; None where it is optional, has no default and was not given
 AttributeValue = float | int | str | None
 
@@ -50,6 +53,23 @@ class TensorSpec:
     def of(cls, array: np.ndarray) -> TensorSpec:
         """The spec of a numpy array."""
         return cls(array.shape, array.dtype.name)
+
+    @classmethod
+    def parse(cls, text: str) -> TensorSpec:
+        """Reads `1024x1024:f16`; `:f32` is a scalar. The dtype is WGSL's name or numpy's.
+
+        Raises:
+            ValueError: the text is not of that form.
+        """
+        dims, colon, dtype = text.partition(":")
+        dtype = SHORT_DTYPES.get(dtype, dtype)
+        shape = dims.split("x") if dims else []
+        if not colon or dtype not in DTYPES or not all(n.isascii() and n.isdigit() for n in shape):
+            raise ValueError(
+                f"{text!r} is not a shape and a dtype such as 1024x1024:f16, 7:i32, or :f32 for a scalar "
+                f"(dtypes: {', '.join(SHORT_DTYPES)})"
+            )
+        return cls(tuple(int(n) for n in shape), dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype} {shape_text(self.shape)}"

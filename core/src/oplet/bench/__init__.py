@@ -1,0 +1,271 @@
+"""Timing ops: device time against the device's own ceilings and against peers, in one run.
+
+How a figure is made: everything is compiled first. Each round then keeps the device busy for a while, since an
+idle GPU sits at a fraction of its clock, times a few runs of a case by timestamps in the same submit, and does
+the same for each peer, so that case and peer meet the same clock. Inputs and outputs rotate through enough
+copies that a cache never holds them. The figure is the median over all rounds, its spread the quartiles.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, islice, repeat
+from typing import Any
+
+import attrs as records
+import numpy as np
+
+from oplet.bench.cases import Case, read_cases
+from oplet.bench.meter import SAMPLES, Meter
+from oplet.bench.peers import Build, Peer, PeerCase, builders_of, samples_of
+from oplet.buffers import Buffer, Tensor
+from oplet.errors import InputError, NoVariantError
+from oplet.op import Op
+from oplet.registry import Registry
+from oplet.request import TensorSpec
+
+#: a case's copies take at least this many bytes together: several times the largest cache of a GPU
+ROTATE_BYTES = 512 << 20
+CPU_ROTATE_BYTES = 64 << 20
+
+
+@records.frozen
+class Timing:
+    """Seconds of one thing: median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Timing:
+        """The summary of some samples."""
+        if len(samples) == 1:
+            return cls(samples[0], samples[0], samples[0])
+        low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return cls(median, low, high)
+
+
+@records.frozen
+class Result:
+    """One case on one variant.
+
+    Attributes:
+        case: its name.
+        variant: what ran, "" where nothing could.
+        device: device time, or wall time where the device has no timestamps.
+        host: time of a warm `Registry.run` call on device tensors, not waiting for the device.
+        bytes, flops: of the case.
+        peers: time of each, or in words why there is none.
+        fault: why the case did not run, "" if it did.
+    """
+
+    case: str
+    variant: str
+    device: Timing | None
+    host: Timing | None
+    bytes: int
+    flops: int
+    peers: Mapping[str, Timing | str] = records.field(factory=dict)
+    fault: str = ""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Least traffic over device time."""
+        return self.bytes / self.device.median if self.device else 0.0
+
+    @property
+    def flops_per_second(self) -> float:
+        """Useful operations over device time."""
+        return self.flops / self.device.median if self.device else 0.0
+
+
+@records.frozen
+class Report:
+    """All results of a run, and what they were measured on.
+
+    Attributes:
+        op: the op id.
+        op_version: of its distribution.
+        adapter, implementation: of the device.
+        unchecked: whether shaders were compiled without bounds checks.
+        clock: "timestamps", or "wall" where the device has none.
+        copy: bytes a second, read and written, of a copy of a large buffer.
+        fma: float32 operations a second of dependent-free multiply-adds.
+        versions: of Python, the machine and the packages involved.
+    """
+
+    op: str
+    op_version: str
+    adapter: str
+    implementation: str
+    unchecked: bool
+    clock: str
+    copy: float
+    fma: float
+    versions: Mapping[str, str]
+    results: tuple[Result, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, seconds and rates per second throughout."""
+        return records.asdict(self)
+
+
+def bench(
+    registry: Registry,
+    op: str,
+    *,
+    cases: Sequence[Case] | None = None,
+    variants: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    rounds: int = 5,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Report:
+    """Times an op.
+
+    Args:
+        registry: on the device to measure.
+        op: the op id.
+        cases: default those of the op's bench.json.
+        variants: time each of these on every case that it accepts; default the one that `run` would take.
+        peers: "numpy" (the op's reference), "onnxruntime" (a one-node model on its CPU provider), or
+            names from the op folder's peers.py.
+        rounds: groups of samples for each case.
+        progress: told what is about to be done.
+
+    Raises:
+        InputError: a variant or peer that does not exist.
+        OpletError: as `Registry.run`, but for a case that no variant can serve: that is in the report.
+    """
+    loaded = registry[op]
+    device = registry.device
+    found = tuple(cases) if cases is not None else read_cases(loaded)
+    builders = builders_of(loaded, peers)
+    known = [variant.name for variant in loaded.variants]
+    for name in variants:
+        if name not in known:
+            raise InputError(f"variants: {name!r} is not one of {', '.join(known)}", op=op, argument="variants")
+    meter = Meter(device)
+    total = 1 + len(found) * max(1, len(variants))
+    progress("ceilings", 0, total)
+    copy, fma = meter.ceilings(rounds)
+    results: list[Result] = []
+    for case in found:
+        for variant in variants or (None,):
+            progress(f"{case.name}{f' · {variant}' if variant else ''}", 1 + len(results), total)
+            try:
+                results.append(_measure(registry, loaded, case, variant, builders, meter, rounds))
+            except NoVariantError as error:
+                faults = "; ".join(f"{one.variant}: {one.reason}" for one in error.rejections)
+                results.append(Result(case.name, variant or "", None, None, 0, 0, fault=faults))
+    progress("done", total, total)
+    caps = device.capabilities
+    return Report(
+        op=op,
+        op_version=loaded.version,
+        adapter=caps.adapter.name,
+        implementation=device.implementation,
+        unchecked=device.unchecked,
+        clock="timestamps" if meter.has_timestamps else "wall",
+        copy=copy,
+        fma=fma,
+        versions=_versions(),
+        results=tuple(results),
+    )
+
+
+def _measure(
+    registry: Registry,
+    op: Op,
+    case: Case,
+    variant: str | None,
+    builders: Mapping[str, Build],
+    meter: Meter,
+    rounds: int,
+) -> Result:
+    device = registry.device
+    arrays = case.arrays(np.random.default_rng(0))
+    request = op.bind({name: TensorSpec.of(array) for name, array in arrays.items()}, case.attrs, case.outputs)
+    plan = op.plan(request, device.capabilities, variant)
+    program = device.prepare(plan, op.templates)
+    arrays = {name: arrays[word] for name in plan.inputs for word in arrays if _is_port(op, name, word)}
+    nbytes = sum(spec.nbytes for spec in (*plan.inputs.values(), *plan.outputs.values()))
+    rotate = CPU_ROTATE_BYTES if device.capabilities.adapter.is_cpu else ROTATE_BYTES
+    copies = max(1, min(64, -(-rotate // max(nbytes, 1))))
+    sets: list[list[Buffer | None]] = []
+    for _ in range(copies):
+        buffers = [device.upload(arrays[name]) for name in plan.inputs]
+        buffers += [device.take(spec.nbytes) if spec.nbytes else None for spec in plan.outputs.values()]
+        sets.append(buffers)
+    order = chain.from_iterable(repeat(sets))
+    meter.sample(program, islice(order, 1))  # compiles, and warms the driver
+    running: dict[str, Peer] = {}
+    peers: dict[str, Timing | str] = {}
+    for name, build in builders.items():
+        try:
+            running[name] = build(PeerCase(op, request, arrays, dict(request.attrs)))
+            running[name]()
+        except ImportError as error:
+            peers[name] = f"{error.name or error} is not installed"
+        except Exception as error:  # a peer may not have the case, in words of its own
+            peers[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    samples: list[float] = []
+    peer_samples: dict[str, list[float]] = {name: [] for name in running}
+    for _ in range(rounds):
+        samples += meter.sample(program, islice(order, SAMPLES))
+        for name, peer in running.items():
+            peer_samples[name] += samples_of(peer, SAMPLES)
+    peers.update({name: Timing.of(found) for name, found in peer_samples.items()})
+    host = _host_time(registry, op, case, variant, arrays)
+    return Result(
+        case=case.name,
+        variant=plan.variant,
+        device=Timing.of(samples),
+        host=host,
+        bytes=nbytes if case.bytes is None else case.bytes,
+        flops=case.flops,
+        peers={name: peers[name] for name in builders},
+    )
+
+
+def _is_port(op: Op, name: str, word: str) -> bool:
+    port = op.manifest.input(word)
+    return port is not None and port.name == name
+
+
+def _host_time(registry: Registry, op: Op, case: Case, variant: str | None, arrays: Mapping[str, np.ndarray]) -> Timing:
+    """Wall time of a warm call that does not wait, in groups small enough for the queue to take."""
+    tensors: dict[str, Any] = {name: registry.tensor(array) for name, array in arrays.items()}
+
+    def call() -> Tensor:
+        made = registry.run(op.id, attrs=case.attrs, outputs=case.outputs, variant=variant, **tensors)
+        first: Tensor = made[0] if isinstance(made, tuple) else made
+        return first
+
+    samples = []
+    call().numpy()
+    for _ in range(9):
+        start = time.perf_counter()
+        for _ in range(5):
+            last = call()
+        samples.append((time.perf_counter() - start) / 5)
+        registry.device.wait()
+        del last
+    return Timing.of(samples)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "machine": platform.platform()}
+    for name in ("oplet", "wgpu", "wgpudawn", "numpy", "onnxruntime", "torch", "flash-linear-attention"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+__all__ = ["Case", "Report", "Result", "Timing", "bench", "read_cases"]

@@ -1,0 +1,103 @@
+"""Samples of device time at full clock, and the ceilings of a device: its copy rate and its FMA rate."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+import numpy as np
+
+from oplet.buffers import Buffer
+from oplet.device import Device, Program
+from oplet.request import TensorSpec
+from oplet.templates import Templates
+from oplet.variant import Binding, Launch, Plan
+
+#: seconds that the device is kept busy before each group of samples
+BUSY_SECONDS = 0.25
+
+#: runs timed in a round
+SAMPLES = 8
+
+_FMA_UNROLL = 16
+_FMA_FLOPS = 2 * 16 * _FMA_UNROLL  # of one invocation in one round of the loop
+
+
+class Meter:
+    """Samples of programs on a device at full clock, and the device's ceilings."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.has_timestamps = "timestamp-query" in device.capabilities.features
+        caps = device.capabilities
+        self._templates = Templates({})
+        most = min(caps.limits["maxStorageBufferBindingSize"], caps.limits["maxBufferSize"])
+        self._copy_bytes = min(32 << 20 if caps.adapter.is_cpu else 1 << 30, most) // 4096 * 4096
+        size = self._copy_bytes // 16
+        spec = TensorSpec((size * 4,), "float32")
+        self._copy = self._program("copy", -(-size // 256), {"size": np.uint32(size)}, spec, spec)
+        self._copy_buffers = [device.upload(np.resize(_noise(), spec.shape)), device.take(spec.nbytes)]
+        groups = 64 if caps.adapter.is_cpu else 8192
+        block = TensorSpec((groups * 1024,), "float32")
+        self._fma_buffers = [device.upload(np.resize(_noise(), (1024,))), device.take(block.nbytes)]
+        self._fma_groups = groups
+
+        def fma(rounds: int) -> Program:
+            params = {"rounds": np.uint32(rounds), "factor": np.float32(0.999)}
+            return self._program("fma", groups, params, TensorSpec((1024,), "float32"), block)
+
+        self._fma_rounds = 64
+        self._fma = fma(self._fma_rounds)
+        seconds = min(self._times([(self._fma, self._fma_buffers)] * 3))
+        # As long as a busy period: that is what ceilings are for between measurements.
+        self._busy_runs = max(1, min(2000, round(BUSY_SECONDS / max(seconds, 1e-6))))
+        if caps.adapter.is_cpu:
+            self._busy_runs = 1
+
+    def _program(
+        self, name: str, groups: int, params: Mapping[str, Any], source: TensorSpec, target: TensorSpec
+    ) -> Program:
+        launch = Launch(
+            f"{name}.wgsl.jinja",
+            groups,
+            context={"unroll": _FMA_UNROLL} if name == "fma" else {},
+            params=params,
+            bindings=[Binding("X", "X", "read", "vec4<f32>"), Binding("Y", "Y", "read_write", "vec4<f32>")],
+        )
+        plan = Plan(f"oplet.{name}", name, "oplet", {"X": source}, {"Y": target}, (launch,), ())
+        return self._device.prepare(plan, self._templates)
+
+    def _times(self, runs: Sequence[tuple[Program, Sequence[Buffer | None]]]) -> list[float]:
+        if self.has_timestamps:
+            return self._device.time(runs)
+        seconds = []
+        for program, buffers in runs:
+            self._device.wait()
+            start = time.perf_counter()
+            self._device.run(program, buffers)
+            self._device.wait()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def sample(self, program: Program, sets: Iterator[list[Buffer | None]]) -> list[float]:
+        """Times a program once on each set of buffers, right after a busy period."""
+        busy = [(self._fma, self._fma_buffers)] * self._busy_runs
+        runs = [(program, buffers) for buffers in sets]
+        # One run of the program itself first, untimed: its code and pages are then in place.
+        return self._times([*busy, runs[0], *runs])[len(busy) + 1 :]
+
+    def ceilings(self, rounds: int) -> tuple[float, float]:
+        """Bytes a second of a copy, and float32 operations a second of multiply-adds."""
+        copies, fmas = [], []
+        for _ in range(rounds):
+            copies += self.sample(self._copy, islice(repeat(self._copy_buffers), SAMPLES))
+            fmas += self.sample(self._fma, islice(repeat(self._fma_buffers), SAMPLES))
+        flops = self._fma_groups * 256 * self._fma_rounds * _FMA_FLOPS
+        return 2 * self._copy_bytes / statistics.median(copies), flops / statistics.median(fmas)
+
+
+def _noise() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(1 << 16).astype(np.float32)

@@ -1,0 +1,123 @@
+"""Peers: other implementations of an op, timed beside it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs as records
+import numpy as np
+
+from oplet.errors import InputError
+from oplet.op import Op
+from oplet.request import Request
+
+# A peer: runs the case once. It returns its time in seconds where it can measure that better than a clock
+# around the call (CUDA events, say), else None.
+Peer = Callable[[], float | None]
+
+
+@records.frozen(eq=False)
+class PeerCase:
+    """What a peer's builder gets.
+
+    Attributes:
+        op: the loaded op.
+        request: the bound request.
+        arrays: the inputs, by manifest name.
+        attrs: every attribute, defaults filled in.
+    """
+
+    op: Op
+    request: Request
+    arrays: Mapping[str, np.ndarray]
+    attrs: Mapping[str, Any]
+
+
+#: makes a peer for a case; may raise anything where the peer does not have it
+Build = Callable[[PeerCase], Peer]
+
+
+def builders_of(op: Op, names: Sequence[str]) -> dict[str, Build]:
+    """The builders of the named peers: of core, and of the op folder's peers.py (`PEERS = {name: build}`).
+
+    Raises:
+        InputError: there is no such peer.
+    """
+    known: dict[str, Build] = {"numpy": _numpy_peer, "onnxruntime": _onnxruntime_peer}
+    package = f"{op.module}.peers"
+    if set(names) - set(known):
+        try:
+            known.update(importlib.import_module(package).PEERS)
+        except ModuleNotFoundError as error:
+            if error.name not in (package, op.module):
+                raise
+    for name in names:
+        if name not in known:
+            raise InputError(f"peers: {name!r} is not one of {', '.join(known)}", op=op.id, argument="peers")
+    return {name: known[name] for name in names}
+
+
+def samples_of(peer: Peer, count: int) -> list[float]:
+    """Seconds of up to `count` runs, fewer where they take long."""
+    samples = []
+    deadline = time.perf_counter() + 2.0
+    for _ in range(count):
+        start = time.perf_counter()
+        told = peer()
+        samples.append(time.perf_counter() - start if told is None else told)
+        if time.perf_counter() > deadline:
+            break
+    return samples
+
+
+def _numpy_peer(case: PeerCase) -> Peer:
+    def run() -> None:
+        case.op.reference(case.request, case.arrays)
+
+    return run
+
+
+def _onnxruntime_peer(case: PeerCase) -> Peer:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(one_node_model(case), providers=["CPUExecutionProvider"])
+    feeds = {name: case.arrays[name] for name in case.request.inputs}
+
+    def run() -> None:
+        session.run(None, feeds)
+
+    return run
+
+
+def one_node_model(case: PeerCase) -> bytes:
+    """An ONNX model of the case's call, with the manifest's order of inputs and outputs."""
+    from onnx import TensorProto, helper
+
+    manifest, request = case.op.manifest, case.request
+    element = {
+        "float32": TensorProto.FLOAT,
+        "float16": TensorProto.FLOAT16,
+        "int32": TensorProto.INT32,
+        "uint32": TensorProto.UINT32,
+    }
+    specs = case.op.infer(request)
+    domain, _, kind = manifest.id.rpartition(".")
+    node = helper.make_node(
+        kind,
+        [port.name if port.name in request.inputs else "" for port in manifest.inputs],
+        [port.name if port.name in specs else "" for port in manifest.outputs],
+        domain=domain,
+        **{name: value for name, value in request.attrs.items() if value is not None},
+    )
+    graph = helper.make_graph(
+        [node],
+        kind,
+        [helper.make_tensor_value_info(n, element[s.dtype], s.shape) for n, s in request.inputs.items()],
+        [helper.make_tensor_value_info(n, element[s.dtype], s.shape) for n, s in specs.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(domain, manifest.since_version)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return bytes(model.SerializeToString())
