@@ -33,7 +33,7 @@ def parse(text: str, cls: type[Record]) -> Record:
         Invalid: with every problem.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_no_duplicate_keys)
+        document = json.loads(text, object_pairs_hook=_no_duplicate_keys, parse_constant=_no_constant)
     except ValueError as error:
         raise Invalid([f"not JSON: {error}"]) from error
     from cattrs.errors import BaseValidationError
@@ -52,6 +52,11 @@ def _no_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"duplicate key {next(key for key in keys if keys.count(key) > 1)!r}")
     return document
+
+
+def _no_constant(text: str) -> float:
+    # Python reads these; JSON has none of them.
+    raise ValueError(f"{text} is not a JSON number")
 
 
 @cache

@@ -1,0 +1,220 @@
+"""metadata.json: which files an op folder holds, by their digests, and where they come from.
+
+    {
+      "schema": 1,
+      "id": "com.acme.Foo",
+      "version": "1.0.0",
+      "files": {"__init__.py": "9f86d081…", "wgsl/foo.wgsl.jinja": "…"},
+      "variants": {"vec4": ["foo.wgsl.jinja"]},
+      "provenance": {"license": "Apache-2.0", "source": "…"}
+    }
+
+`files` has the sha256 of every file in the folder but metadata.json itself and compiled Python. `write` makes
+the file, `verify` compares an installed plugin with it and imports nothing of the plugin. `provenance` is the
+author's: text by name, kept when the file is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from oplet import strict
+from oplet.capabilities import FEATURES, FLOOR, Adapter, Capabilities, SubgroupMatrixConfig
+from oplet.discovery import Offer
+from oplet.errors import OpletError, PluginContractError
+from oplet.op import Op
+
+NAME = "metadata.json"
+
+
+@attrs.frozen
+class Metadata:
+    """The contents of a metadata.json.
+
+    Attributes:
+        schema: version of this file format: 1.
+        id: the op id.
+        version: the distribution's version.
+        files: sha256 of each file, by its path in the op folder.
+        variants: the templates that each variant may launch, in alphabetical order.
+        provenance: where the files come from; nothing that depends on the machine.
+    """
+
+    schema: int
+    id: str
+    version: str
+    files: Mapping[str, str]
+    variants: Mapping[str, tuple[str, ...]]
+    provenance: Mapping[str, str]
+
+
+def build(op: Op, offer: Offer) -> Metadata:
+    """What metadata.json of an installed op should say.
+
+    Args:
+        op: the op, loaded.
+        offer: the distribution's offer of it.
+
+    Raises:
+        PluginContractError: a variant accepts none of the op's cases, so its templates cannot be told; or the
+            folder is not a folder of files.
+    """
+    folder = locate(offer)
+    if folder is None:
+        raise _error(offer, f"its folder {offer.entry} is not to be found on disk", "install it as files, not as a zip")
+    try:
+        provenance = strict.parse((folder / NAME).read_text(encoding="utf-8"), Metadata).provenance
+    except (OSError, strict.Invalid):
+        provenance = {}
+    return Metadata(
+        schema=1,
+        id=offer.op,
+        version=offer.version,
+        files=dict(digests(folder)),
+        variants=_templates(op, offer),
+        provenance={"license": _license(offer), **provenance},
+    )
+
+
+def write(op: Op, offer: Offer) -> Path:
+    """Writes metadata.json of an installed op into its folder.
+
+    Raises:
+        PluginContractError: as `build`.
+    """
+    metadata = build(op, offer)
+    folder = locate(offer)
+    assert folder is not None  # build has found it
+    path = folder / NAME
+    path.write_text(json.dumps(attrs.asdict(metadata), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def verify(offer: Offer) -> tuple[str, ...]:
+    """Compares what is installed with its metadata.json. Imports nothing of the plugin.
+
+    Returns:
+        One line for each difference; nothing where all is as it should be.
+    """
+    folder = locate(offer)
+    if folder is None:
+        return (f"{offer.entry}: the folder is not to be found",)
+    try:
+        metadata = strict.parse((folder / NAME).read_text(encoding="utf-8"), Metadata)
+    except OSError as error:
+        return (f"{NAME}: cannot be read: {error}",)
+    except strict.Invalid as error:
+        return tuple(f"{NAME}: {problem}" for problem in error.problems)
+    return tuple(_differences(metadata, offer, dict(digests(folder))))
+
+
+def _differences(metadata: Metadata, offer: Offer, found: Mapping[str, str]) -> Iterator[str]:
+    if metadata.schema != 1:
+        yield f"{NAME}: $.schema: {metadata.schema} is not a schema that this oplet reads (1)"
+    for field, told, installed in (("id", metadata.id, offer.op), ("version", metadata.version, offer.version)):
+        if told != installed:
+            yield f"{NAME}: $.{field}: {told!r}, and {installed!r} is installed"
+    for path in sorted(metadata.files.keys() | found):
+        if path not in found:
+            yield f"{path}: missing"
+        elif path not in metadata.files:
+            yield f"{path}: not in {NAME}"
+        elif found[path] != metadata.files[path]:
+            yield f"{path}: changed, sha256 {found[path][:12]}… instead of {metadata.files[path][:12]}…"
+    for variant, templates in metadata.variants.items():
+        for template in templates:
+            if not any(path == template or path.endswith(f"/{template}") for path in found):
+                yield f"{NAME}: $.variants.{variant}: there is no {template}"
+
+
+def locate(offer: Offer) -> Path | None:
+    """The op folder on disk, without importing it; None where there is none."""
+    top, *rest = offer.entry.split(".")
+    # find_spec of a dotted name would import its parents.
+    spec = importlib.util.find_spec(top)
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(place, *rest)
+        if (folder / "__init__.py").is_file():
+            return folder
+    return None
+
+
+def digests(folder: Path) -> Iterator[tuple[str, str]]:
+    """Path and sha256 of every file in an op folder, in alphabetical order, but for metadata.json."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(paths):
+        if name != NAME and "__pycache__" not in name.split("/") and not name.endswith(".pyc"):
+            yield name, hashlib.sha256(paths[name].read_bytes()).hexdigest()
+
+
+def _license(offer: Offer) -> str:
+    from importlib.metadata import metadata
+
+    fields = metadata(offer.dist)
+    return fields["License-Expression"] or fields["License"] or "not stated"
+
+
+def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
+    """The templates of each variant of the op's own, from planning its cases for every kind of device.
+
+    For the sake of the list only, which must not depend on the machine that writes it: nothing runs.
+    """
+    from oplet.testing.kit import Kit
+
+    calls = Kit(op.id, seed=0).calls
+    found: dict[str, set[str]] = {}
+    for variant in op.variants:
+        templates = found.setdefault(variant.name, set())
+        accepted = False
+        for caps in _every_device():
+            for call in calls:
+                try:
+                    plan = op.plan(call.request, caps, variant.name)
+                except OpletError:
+                    continue
+                if plan.folder != op.dist:
+                    break
+                accepted = True
+                templates.update(launch.template for launch in plan.launches)
+        if not accepted and variant.name in found:
+            raise _error(
+                offer,
+                f"{variant.name} accepts no case of test.json and cases.py, so its templates are not known",
+                "add a case that it serves",
+            )
+    return {name: tuple(sorted(templates)) for name, templates in found.items()}
+
+
+def _every_device() -> list[Capabilities]:
+    """Descriptions of devices that between them bring out every variant."""
+    poor = Capabilities(frozenset(), FLOOR, 0, (), "naga", Adapter("floor", "", "Vulkan", True))
+    configs = tuple(
+        SubgroupMatrixConfig("f16", result, *shape)
+        for result in ("f16", "f32")
+        for shape in ((16, 16, 16), (16, 8, 16), (16, 8, 8), (8, 8, 8))
+    )
+    limits = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
+    return [
+        poor,
+        *(
+            Capabilities(frozenset(FEATURES), limits, size, configs, dialect, Adapter("rich", "", "Vulkan", is_cpu))
+            for size in (8, 32)
+            for dialect in ("naga", "tint")
+            for is_cpu in (False, True)
+        ),
+    ]
+
+
+def _error(offer: Offer, fault: str, advice: str) -> PluginContractError:
+    return PluginContractError(
+        f"{offer.op}: {offer.dist} {offer.version}: {fault}\n{advice}",
+        op=offer.op,
+        dist=offer.dist,
+        version=offer.version,
+    )

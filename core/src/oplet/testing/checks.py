@@ -1,0 +1,589 @@
+"""The checks of the conformance kit, as plain functions: pytest and `oplet check` are layers on top.
+
+Each takes a `Kit` and yields a `Finding` for everything that is wrong and a `NotRun` for what it could not
+look at on this machine. What each protects from:
+
+    cases          a case that the op itself refuses, a missing tolerance, a test.json that cannot be read
+    infer          shapes that differ from the reference's, other outputs than asked for, answers that change
+    reference      a reference that differs from the results stored in test.json
+    errors         a fault of the caller's that is not refused by the name of the argument, or that breaks
+                   the calls after it
+    shapes         a wrong shape that passes, or that fails somewhere deep inside
+    metadata       installed files that differ from metadata.json
+    plans          a predicate or plan that changes its answer, a reason that says nothing, and a size
+                   in a template's context, which compiles a pipeline for every shape
+    served         cases that nothing on this device can serve
+    runs           one variant on one device, every case that it does not reject, twice, in poisoned memory:
+      accepts        it did not reject the call and then could not serve it
+      results        a wrong number
+      unwritten      an element that nobody wrote
+      scratch        memory read before anybody wrote it: zeroed in an idle process, anything in a busy one
+      overread       an input's end passed, and what lies there counted in
+      guards         words behind a tensor overwritten
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from oplet import metadata
+from oplet.capabilities import Capabilities
+from oplet.errors import InputError, NoVariantError, OpletError
+from oplet.manifest import Attribute, Manifest
+from oplet.op import Op
+from oplet.registry import Registry
+from oplet.request import DTYPES, TensorSpec
+from oplet.testing.guard import GuardPool, Seen
+from oplet.testing.kit import SETUP_WORDS, SETUPS, Call, Finding, Kit, NotRun
+from oplet.variant import Launch
+
+Findings = Iterator[Finding | NotRun]
+
+#: findings that a report shows; the rest is counted
+SHOWN = 6
+
+#: what is added to a dimension to see whether it enters a template: multiples of 256, so that it divides as before
+STEPS = (1024, 1280, 1536)
+
+#: calls whose shapes are bent one dimension at a time
+BENT = 24
+
+
+@attrs.frozen
+class Outcome:
+    """What came of one check.
+
+    Attributes:
+        check: its id.
+        op: the op id.
+        place: the device it ran on, in words, or "".
+        seed: of the random cases.
+        findings: what is wrong; nothing if the check passed.
+        not_run: what it could not look at, and why.
+    """
+
+    check: str
+    op: str
+    place: str
+    seed: int
+    findings: tuple[Finding, ...]
+    not_run: tuple[NotRun, ...]
+
+    def __str__(self) -> str:
+        where = f" on {self.place}" if self.place else ""
+        if not self.findings:
+            return "\n".join([f"{self.op}: {self.check}{where}", *map(str, self.not_run)])
+        count = len(self.findings)
+        lines = [f"{self.op}: {self.check}{where}: {count} finding{'s' if count > 1 else ''}"]
+        lines += [str(finding) for finding in self.findings[:SHOWN]]
+        if count > SHOWN:
+            rest = Counter(finding.check for finding in self.findings[SHOWN:])
+            lines.append("and " + ", ".join(f"{number} more of {name}" for name, number in rest.items()))
+        lines.append(f"the random cases again: --oplet-seed={self.seed}")
+        return "\n".join(lines)
+
+
+@attrs.frozen
+class Check:
+    """One thing to look at.
+
+    Attributes:
+        id: unique in the op: "infer", "runs-tiled_vec4-floor".
+        setup: the device it runs on, or "".
+    """
+
+    id: str
+    function: Callable[[Kit], Findings] = attrs.field(repr=False)
+    setup: str = ""
+
+    def run(self, kit: Kit) -> Outcome:
+        """Runs it to its end.
+
+        Raises:
+            DeviceError: there is no usable adapter.
+        """
+        found = list(self.function(kit))
+        place = ""
+        if self.setup:
+            device = kit.registry(self.setup).device
+            place = f'"{device.capabilities.adapter.name}" ({device.implementation}, {SETUP_WORDS[self.setup]})'
+        return Outcome(
+            check=self.id,
+            op=kit.id,
+            place=place,
+            seed=kit.seed,
+            findings=tuple(one for one in found if isinstance(one, Finding)),
+            not_run=tuple(one for one in found if isinstance(one, NotRun)),
+        )
+
+
+def checks(kit: Kit) -> list[Check]:
+    """Every check of an op, the cheap ones first."""
+    found = [
+        Check("cases", cases),
+        Check("infer", infer),
+        Check("reference", reference),
+        Check("shapes", shapes),
+        Check("errors", errors, "best"),
+    ]
+    if kit.offer is not None:
+        found.append(Check("metadata", metadata_is_current))
+    for name, function in (("plans", plans), ("served", served)):
+        found += [Check(f"{name}-{setup}", partial(function, setup=setup), setup) for setup in SETUPS]
+    found += [
+        Check(f"runs-{variant.name}-{setup}", partial(runs, variant=variant.name, setup=setup), setup)
+        for variant in kit.op.variants
+        for setup in SETUPS
+    ]
+    return found
+
+
+# The op ----------------------------------------------------------------------------------------------
+
+
+def cases(kit: Kit) -> Findings:
+    """Every case of test.json and cases.py is one that the op accepts."""
+    yield from (fault for fault in kit.faults if fault.check == "cases")
+
+
+def infer(kit: Kit) -> Findings:
+    """The requested outputs and no others, of the reference's shapes, the same whenever asked."""
+    yield from (fault for fault in kit.faults if fault.check == "infer")
+    op = kit.op
+    # Backwards: an answer that depends on an earlier call comes out differently.
+    for call in reversed(kit.calls):
+        request = attrs.evolve(call.request, inputs=dict(call.request.inputs), attrs=dict(call.request.attrs))
+        try:
+            again = op.infer(request)
+        except OpletError as error:
+            yield _finding("infer", call, f"accepted it before, and now: {error}")
+            continue
+        if again != call.specs:
+            yield _finding("infer", call, f"is not pure: {_specs_text(call.specs)}, later {_specs_text(again)}")
+        if request != call.request:
+            yield _finding("infer", call, "changes the request")
+        for name in (port.name for port in op.manifest.outputs):
+            try:
+                alone = op.infer(op.bind(request.inputs, call.case.attrs, (name,)))
+            except InputError:
+                continue  # an output that this call cannot have
+            except OpletError as error:
+                yield _finding("infer", call, f"asked for {name} alone: {error}")
+                continue
+            if name in call.specs and alone[name] != call.specs[name]:
+                yield _finding("infer", call, f"asked for {name} alone: {alone[name]}, with others {call.specs[name]}")
+
+
+def reference(kit: Kit) -> Findings:
+    """The reference gives the results that test.json stores; those come from somewhere else."""
+    yield from (fault for fault in kit.faults if fault.check == "reference")
+    for call in kit.calls:
+        if call.case.outputs is None:
+            continue
+        try:
+            results = kit.op.reference(call.request, call.arrays)
+        except OpletError as error:
+            yield _finding("reference", call, str(error))
+            continue
+        for name, spec in call.specs.items():
+            if results[name].shape != spec.shape:
+                yield _finding("infer", call, f"{name} is {spec.shape}, and the reference's is {results[name].shape}")
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                got = results[name].astype(spec.dtype)
+            if mismatch := kit.compare(call, name, Seen.of(got)):
+                yield _finding("reference", call, mismatch.describe(name, kit.tolerance(spec)))
+
+
+def shapes(kit: Kit) -> Findings:
+    """A shape that does not fit is refused by name; one that is accepted is also computed."""
+    op = kit.op
+    for call in kit.calls[:BENT]:
+        for name, spec in call.request.inputs.items():
+            for shape in _bent(op, name, spec.shape):
+                inputs = {**call.request.inputs, name: TensorSpec(shape, spec.dtype)}
+                told = f"with {name} {spec.shape} → {shape}"
+                try:
+                    request = op.bind(inputs, call.case.attrs, call.request.outputs)
+                    inferred = op.infer(request)
+                    arrays = {**call.arrays, name: np.resize(call.arrays[name], shape)}
+                    op.check(request, arrays)
+                except InputError as error:
+                    if fault := _names_nothing(error, op):
+                        yield _finding("shapes", call, f"{told} is refused, but {fault}")
+                    continue
+                except OpletError as error:
+                    yield _finding("shapes", call, f"{told}: {error}")
+                    continue
+                try:
+                    results = op.reference(request, arrays)
+                except OpletError as error:
+                    yield _finding("shapes", call, f"infer accepts it {told}, and then: {error}")
+                    continue
+                for output, made in inferred.items():
+                    if results[output].shape != made.shape:
+                        fault = f"infer makes {output} {made.shape}, the reference {results[output].shape}"
+                        yield _finding("shapes", call, f"{told}: {fault}")
+
+
+def _bent(op: Op, name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for axis, length in enumerate(shape):
+        yield (*shape[:axis], length + 1, *shape[axis + 1 :])
+        if length > 0:
+            yield (*shape[:axis], 0, *shape[axis + 1 :])
+    port = op.manifest.input(name)
+    if port is not None and port.rank is None:
+        yield (*shape, 1)
+        yield (2, *shape)
+
+
+def _names_nothing(error: InputError, op: Op) -> str | None:
+    """What an InputError fails to say, if anything."""
+    manifest = op.manifest
+    known = {name for port in (*manifest.inputs, *manifest.outputs) for name in port.names}
+    known |= {attribute.name for attribute in manifest.attributes}
+    if error.argument not in known:
+        return f"InputError.argument is {error.argument!r}, no input, output or attribute: {error}"
+    if error.argument not in str(error).split("\n")[0]:
+        return f"its first line does not name {error.argument}: {error}"
+    return None
+
+
+def metadata_is_current(kit: Kit) -> Findings:
+    """The installed files are those that metadata.json lists."""
+    if kit.offer is None:
+        return
+    for problem in metadata.verify(kit.offer):
+        yield Finding("metadata", f"{problem}\n  after a change: oplet metadata {kit.id} --write")
+
+
+# Errors ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Misuse:
+    """A call that has to be refused.
+
+    Attributes:
+        told: what is wrong with it.
+        names: the arguments that the error may name.
+        arguments: for `Registry.run`.
+    """
+
+    told: str
+    names: tuple[str, ...]
+    arguments: dict[str, object]
+
+
+def errors(kit: Kit) -> Findings:
+    """Every documented error names its argument, and the registry goes on."""
+    if not kit.calls:
+        yield NotRun("errors", "there is no valid call to start from; see the check cases")
+        return
+    registry = kit.registry("best")
+    call = max(kit.calls, key=lambda one: (len(one.request.inputs), len(one.case.attrs)))
+    probe = _served_call(kit, registry)
+    if probe is None:
+        yield NotRun("a valid call after each error", "no variant serves any case on this device; see the check served")
+    for misuse in _misuses(kit.op.manifest, call):
+        try:
+            registry.run(kit.id, **misuse.arguments)  # type: ignore[arg-type]  # that they are wrong is the point
+        except InputError as error:
+            if error.argument not in misuse.names:
+                told = f"InputError.argument is {error.argument!r}, not {' or '.join(misuse.names)}: {error}"
+                yield Finding("errors", f"{misuse.told}: {told}")
+            elif error.argument not in str(error).split("\n")[0]:
+                yield Finding("errors", f"{misuse.told}: the first line does not name {error.argument}: {error}")
+        except Exception as error:
+            yield Finding("errors", f"{misuse.told}: {type(error).__name__} instead of InputError: {error}")
+        else:
+            yield Finding("errors", f"{misuse.told}: is not refused")
+        if probe is not None:
+            for finding in _once(kit, registry, probe, None, "best"):
+                yield attrs.evolve(finding, message=f"after the refusal of {misuse.told}: {finding.message}")
+                probe = None  # once is enough
+
+
+def _served_call(kit: Kit, registry: Registry) -> Call | None:
+    op, caps = registry[kit.id], registry.device.capabilities
+    for call in kit.calls:
+        try:
+            op.choose(call.request, caps)
+        except OpletError:
+            continue
+        return call
+    return None
+
+
+def _misuses(manifest: Manifest, call: Call) -> Iterator[_Misuse]:
+    inputs = dict(call.arrays)
+    base: dict[str, object] = {**inputs, "attrs": dict(call.case.attrs), "outputs": call.request.outputs}
+    yield _Misuse("an unknown input", ("noSuchInput",), {**base, "noSuchInput": np.zeros(1, np.float32)})
+    yield _Misuse("an unknown variant", ("variant",), {**base, "variant": "no_such_variant"})
+    yield _Misuse("an unknown output", ("outputs", "noSuchOutput"), {**base, "outputs": ("noSuchOutput",)})
+    yield _Misuse("an unknown attribute", ("noSuchAttribute",), {**base, "attrs": {"noSuchAttribute": 1}})
+    for port in manifest.inputs:
+        name = port.name
+        if name not in inputs:
+            continue
+        array = inputs[name]
+        if not port.optional:
+            yield _Misuse(f"{name} missing", port.names, {key: base[key] for key in base if key != name})
+        yield _Misuse(f"{name} as a list", port.names, {**base, name: array.tolist()})
+        for dtype in ("float64", *(dtype for dtype in DTYPES if dtype not in manifest.dtypes(port))):
+            wrong = np.zeros(array.shape, dtype)
+            yield _Misuse(f"{name} as {dtype}", port.names, {**base, name: wrong})
+        if port.rank is not None:
+            yield _Misuse(f"{name} of rank {port.rank + 1}", port.names, {**base, name: array[np.newaxis]})
+        for other in port.names[1:]:
+            yield _Misuse(f"{name} given as {other} too", port.names, {**base, other: array})
+        alike = [one for one in manifest.inputs if one.type == port.type and one.name in inputs]
+        mixed = [dtype for dtype in manifest.dtypes(port) if dtype != array.dtype.name]
+        if len(alike) > 1 and mixed:
+            names = tuple(word for one in alike for word in one.names)
+            wrong = np.zeros(array.shape, mixed[0])
+            yield _Misuse(f"{name} as {mixed[0]} among {array.dtype.name}", names, {**base, name: wrong})
+    for attribute in manifest.attributes:
+        given = dict(call.case.attrs)
+        for value in _wrong_values(attribute):
+            changed = {**base, "attrs": {**given, attribute.name: value}}
+            yield _Misuse(f"{attribute.name}={value!r}", (attribute.name,), changed)
+        if attribute.required:
+            rest = {name: value for name, value in given.items() if name != attribute.name}
+            yield _Misuse(f"{attribute.name} missing", (attribute.name,), {**base, "attrs": rest})
+
+
+def _wrong_values(attribute: Attribute) -> list[object]:
+    kinds: dict[str, list[object]] = {"float": ["1.0", True], "int": ["1", 1.5, True], "string": [1, True]}
+    wrong = kinds[attribute.type]
+    if attribute.choices is not None:
+        wrong.append("NoSuchChoice" if attribute.type == "string" else 123456789)
+    return wrong
+
+
+# Plans -----------------------------------------------------------------------------------------------
+
+
+def plans(kit: Kit, *, setup: str) -> Findings:
+    """Predicates and plans are pure and give reasons, and no size enters a template's context."""
+    registry = kit.registry(setup)
+    op, caps = registry[kit.id], registry.device.capabilities
+    for variant in op.variants:
+        told: set[str] = set()
+        for call in kit.calls:
+            found = list(_plan_findings(op, caps, call, variant.name))
+            # The same fault in every case is one fault.
+            yield from (attrs.evolve(one, setup=setup) for one in found if one.message not in told)
+            told.update(one.message for one in found)
+
+
+def _plan_findings(op: Op, caps: Capabilities, call: Call, name: str) -> Iterator[Finding]:
+    variant = next(one for one in op.variants if one.name == name)
+    finding = partial(_finding, call=call, variant=name)
+    try:
+        answers = [(variant.rejects(call.request, caps), variant.yields(call.request, caps)) for _ in range(2)]
+    except Exception as error:  # a plugin's predicate may raise anything
+        yield finding("plans", message=f"a predicate raised {type(error).__name__}: {error}")
+        return
+    if answers[0] != answers[1]:
+        yield finding("plans", message=f"its predicates are not pure: {answers[0]}, then {answers[1]}")
+    for reason in answers[0]:
+        if reason is not None and not (isinstance(reason, str) and reason.strip() and "\n" not in reason):
+            yield finding("plans", message=f"{reason!r} is no reason: one line of text, or None")
+            return
+    if answers[0][0] is not None:
+        return
+    try:
+        first, second = (op.plan(call.request, caps, name).launches for _ in range(2))
+    except OpletError as error:
+        yield finding("accepts", message=str(error))
+        return
+    for launch in first:
+        for key, value in launch.context.items():
+            if not _is_choice(value):
+                yield finding("plans", message=f"context[{key!r}] is {value!r}; text, numbers, None and tuples of them")
+                return
+    if [_exactly(launch) for launch in first] != [_exactly(launch) for launch in second]:
+        yield finding("plans", message="plan is not pure: two equal requests are planned differently")
+        return
+    yield from _sizes_in_context(op, caps, call, name)
+
+
+def _sizes_in_context(op: Op, caps: Capabilities, call: Call, name: str) -> Iterator[Finding]:
+    """Lengthens one dimension wherever it occurs and looks whether every length makes a pipeline of its own.
+
+    A choice settles: a tile size, a vector width or a head size rounded up is the same for lengths that
+    far apart, or has no more than a few values. A size never does.
+    """
+    specs = call.request.inputs
+    for length in sorted({length for spec in specs.values() for length in spec.shape if length > 1}):
+        contexts = []
+        for step in STEPS:
+            longer = {
+                port: TensorSpec(tuple(n + step if n == length else n for n in spec.shape), spec.dtype)
+                for port, spec in specs.items()
+            }
+            try:
+                request = op.bind(longer, call.case.attrs, call.request.outputs)
+                launches = op.plan(request, caps, name).launches
+            except OpletError:
+                break  # that dimension cannot be lengthened on its own
+            contexts.append(frozenset(_code(launch) for launch in launches))
+        if len(set(contexts)) == len(STEPS):
+            choices: list[set[Any]] = [
+                {(template, *choice) for template, context, *_ in codes for choice in context} for codes in contexts
+            ]
+            changing = sorted({name for _, name, _ in set.union(*choices) - set.intersection(*choices)})
+            ports = ", ".join(port for port, spec in specs.items() if length in spec.shape)
+            yield _finding(
+                "plans",
+                call,
+                f"a size is in the context: with {length} in {ports} lengthened by {', '.join(map(str, STEPS))}, "
+                f"{', '.join(changing) or 'its declarations'} differ each time, and so does the pipeline; "
+                "make it a param",
+                variant=name,
+            )
+            return
+
+
+def _is_choice(value: object) -> bool:
+    return isinstance(value, str | int | float | None) or (
+        isinstance(value, tuple) and all(_is_choice(one) for one in value)
+    )
+
+
+def _code(launch: Launch) -> tuple[str, frozenset[tuple[str, object]], object, object]:
+    """What decides a launch's WGSL."""
+    return (
+        launch.template,
+        frozenset(launch.context.items()),
+        tuple((binding.name, binding.access, binding.element) for binding in launch.bindings),
+        tuple((name, value.dtype.name) for name, value in launch.params.items()),
+    )
+
+
+def _exactly(launch: Launch) -> tuple[object, ...]:
+    # Params by their bytes: NaN equals itself, and 0.0 is not -0.0.
+    params = tuple((name, value.tobytes()) for name, value in launch.params.items())
+    return _code(launch), launch.workgroups, params, tuple(launch.bindings), tuple(launch.scratch.items())
+
+
+# Runs ------------------------------------------------------------------------------------------------
+
+
+def served(kit: Kit, *, setup: str) -> Findings:
+    """Each case has a variant that serves it here; those that have none are named."""
+    registry = kit.registry(setup)
+    op, caps = registry[kit.id], registry.device.capabilities
+    unserved: dict[str, list[str]] = {}
+    for call in kit.calls:
+        try:
+            op.choose(call.request, caps)
+        except NoVariantError as error:
+            reasons = "; ".join(f"{one.variant}: {one.reason}" for one in error.rejections)
+            unserved.setdefault(reasons, []).append(call.case.name)
+        except OpletError as error:
+            yield _finding("plans", call, str(error), setup=setup)
+    for reasons, names in unserved.items():
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield NotRun(f"case {names[0]!r}{others}", reasons)
+
+
+def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
+    """Every case that the variant does not reject, twice, in poisoned memory with guard words."""
+    registry = kit.registry(setup)
+    op, caps = registry[kit.id], registry.device.capabilities
+    reasons: Counter[str] = Counter()
+    ran = False
+    for call in kit.calls:
+        try:
+            op.choose(call.request, caps, variant)
+        except NoVariantError as error:
+            reasons[error.rejections[0].reason] += 1
+            continue
+        except OpletError as error:
+            yield _finding("accepts", call, str(error), variant=variant, setup=setup)
+            continue
+        ran = True
+        for _ in range(2):
+            found = list(_once(kit, registry, call, variant, setup))
+            yield from found
+            if found:
+                break
+    if not ran and kit.calls:
+        why = "; ".join(f"{reason} ({number} cases)" for reason, number in reasons.most_common())
+        yield NotRun(f"variant {variant}", why or "see the check plans")
+    if not kit.calls:
+        yield NotRun(f"variant {variant}", "there is no case; see the check cases")
+
+
+def _once(kit: Kit, registry: Registry, call: Call, variant: str | None, setup: str) -> Iterator[Finding]:
+    finding = partial(_finding, call=call, variant=variant or "", setup=setup)
+    try:
+        seen = _guarded_run(kit, registry, call, variant)
+    except OpletError as error:
+        yield finding("accepts", message=f"it did not reject the call, and then {type(error).__name__}: {error}")
+        return
+    for name, memory in seen.items():
+        if memory.overwritten is not None:
+            yield finding("guards", message=f"the word {memory.overwritten} bytes behind {name} was overwritten")
+    for name, spec in call.specs.items():
+        mismatch = kit.compare(call, name, seen[name])
+        if mismatch is None:
+            continue
+        told = mismatch.describe(name, kit.tolerance(spec))
+        if mismatch.unwritten:
+            yield finding("unwritten", message=told)
+        else:
+            check, why = _cause(kit, registry, call, variant, name)
+            yield finding(check, message=told + why)
+
+
+def _guarded_run(kit: Kit, registry: Registry, call: Call, variant: str | None) -> dict[str, Seen]:
+    """Runs a call and looks at its outputs, by name, and at its scratch, as "scratch name"."""
+    device, pool = registry.device, registry.device.pool
+    assert isinstance(pool, GuardPool)
+    scratch = registry[kit.id].plan(call.request, device.capabilities, variant).scratch
+    outputs, inputs = call.request.outputs, dict[str, Any](call.arrays)
+    with pool.watch() as taken:
+        made = registry.run(kit.id, attrs=call.case.attrs, outputs=outputs, variant=variant, **inputs)
+        seen = {}
+        for name, tensor in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
+            memory = next((one for one in taken if one.buffer is tensor._buffer), None)
+            seen[name] = memory.look(device, tensor.spec) if memory else Seen.of(tensor.numpy())
+        # A run takes its scratch last.
+        for (name, spec), memory in zip(scratch.items(), taken[len(taken) - len(scratch) :], strict=True):
+            seen[f"scratch {name}"] = memory.look(device, spec)
+    return seen
+
+
+def _cause(kit: Kit, registry: Registry, call: Call, variant: str | None, name: str) -> tuple[str, str]:
+    """Why a number is wrong: runs again in memory that flatters, and sees whether it comes out right."""
+    pool = registry.device.pool
+    assert isinstance(pool, GuardPool)
+    for check, part, why in (
+        ("scratch", "contents", "; right once all memory is zero before the run: it reads what it has not written"),
+        ("overread", "beyond", "; right once what lies behind the tensors is zero: it reads past an end"),
+    ):
+        with pool.zeroed(**{part: True}):
+            seen = _guarded_run(kit, registry, call, variant)
+        if kit.compare(call, name, Seen.of(seen[name].array)) is None:
+            return check, why
+    return "results", ""
+
+
+# ------------------------------------------------------------------------------------------------------
+
+
+def _finding(check: str, call: Call, message: str, *, variant: str = "", setup: str = "") -> Finding:
+    return Finding(check, message, variant=variant, setup=setup, case=call.case.name, call=call.describe())
+
+
+def _specs_text(specs: Mapping[str, TensorSpec]) -> str:
+    return ", ".join(f"{name} {spec}" for name, spec in specs.items())

@@ -1,0 +1,271 @@
+"""What an op is tested with: the literal cases and tolerances of test.json, and the generator in cases.py.
+
+test.json lies in the op folder. Its outputs are computed by somebody else, an oracle or a person, never by
+the op's own reference:
+
+    {
+      "schema": 1,
+      "tolerance": {"float32": {"rtol": 1e-6, "atol": 0, "why": "one sum of at most 130 products in float32"}},
+      "cases": [
+        {
+          "name": "two rows",
+          "inputs": {"X": {"shape": [2, 2], "dtype": "float32", "data": [1, -2, "NaN", "-Infinity"]}},
+          "attrs": {"activation": "Relu"},
+          "outputs": {"Y": {"shape": [2, 2], "dtype": "float32", "data": [1, 0, "NaN", 0]}},
+          "source": "by hand"
+        }
+      ]
+    }
+
+`data` is flat, in C order. Inputs are rounded to their dtype. Outputs are not: write them as exactly as they
+are known, in float64, since a result that is already rounded says less than the tolerance asks.
+
+cases.py, also in the op folder and optional, is imported by tests only:
+
+    def cases(rng):                 # numpy.random.Generator -> Iterator[tuple[inputs, attrs]]
+        for rows in (1, 3, 130):
+            yield {"X": rng.standard_normal((rows, 8), np.float32)}, {"activation": "Relu"}
+
+    def scale(request, arrays):     # optional: {output: what `rtol` is relative to}, see `oplet.testing.compare`
+        return {"Y": np.abs(arrays["A"]).astype(np.float64) @ np.abs(arrays["B"])}
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import importlib.util
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import evolve, field, frozen  # not `attrs`: a case has a field of that name
+
+from oplet import strict
+from oplet.errors import PluginContractError
+from oplet.request import DTYPES, AttributeValue, Request
+from oplet.testing.compare import Tolerance
+
+Arrays = Mapping[str, np.ndarray]
+Generate = Callable[[np.random.Generator], Iterable[tuple[Arrays, Mapping[str, AttributeValue]]]]
+Scale = Callable[[Request, Arrays], Arrays]
+
+#: cases that one `cases(rng)` may give; a generator that goes on is taken for an endless one
+MOST_CASES = 2000
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@frozen(eq=False)
+class Case:
+    """One call, and what has to come out of it.
+
+    Attributes:
+        name: as findings print it.
+        inputs: arrays by manifest name.
+        attrs: the attributes that are given.
+        outputs: the results to expect, floats in float64; None where the op's reference tells.
+        dtypes: of `outputs`.
+        source: where the expected results come from.
+    """
+
+    name: str
+    inputs: Arrays
+    attrs: Mapping[str, AttributeValue] = field(factory=dict)
+    outputs: Arrays | None = None
+    dtypes: Mapping[str, str] = field(factory=dict)
+    source: str = ""
+
+
+@frozen(eq=False)
+class Suite:
+    """Everything that an op is tested with.
+
+    Attributes:
+        tolerance: by dtype of the output.
+        literal: the cases of test.json.
+        generate: `cases` of cases.py.
+        scale: `scale` of cases.py.
+    """
+
+    tolerance: Mapping[str, Tolerance]
+    literal: tuple[Case, ...] = ()
+    generate: Generate | None = None
+    scale: Scale | None = None
+
+    @classmethod
+    def read(cls, package: str) -> Suite:
+        """Reads test.json of an op folder, and imports its cases.py if there is one.
+
+        Args:
+            package: the folder's import name.
+
+        Raises:
+            PluginContractError: with every problem and its JSON path.
+        """
+        try:
+            text = (importlib.resources.files(package) / "test.json").read_text(encoding="utf-8")
+        except OSError as error:
+            raise _error(package, "test.json", [f"cannot be read: {error}"]) from error
+        suite = cls.parse(text, package)
+        if importlib.util.find_spec(f"{package}.cases") is None:
+            return suite
+        try:
+            module = importlib.import_module(f"{package}.cases")
+        except Exception as error:  # a plugin's module may raise anything
+            raise _error(package, "cases.py", [f"import raised {type(error).__name__}: {error}"]) from error
+        generate = getattr(module, "cases", None)
+        if not callable(generate):
+            raise _error(package, "cases.py", ["no function `cases(rng)`"])
+        return evolve(suite, generate=generate, scale=getattr(module, "scale", None))
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Suite:
+        """Reads test.json from its text; `source` names it in errors.
+
+        Raises:
+            PluginContractError: with every problem and its JSON path.
+        """
+        try:
+            file = strict.parse(text, _File)
+        except strict.Invalid as error:
+            raise _error(source, "test.json", error.problems) from error
+        if problems := list(_inconsistencies(file)):
+            raise _error(source, "test.json", problems)
+        return cls(
+            tolerance=file.tolerance,
+            literal=tuple(
+                Case(
+                    name=case.name,
+                    inputs={name: _array(tensor, tensor.dtype) for name, tensor in case.inputs.items()},
+                    attrs=case.attrs,
+                    outputs={name: _array(tensor, _wide(tensor.dtype)) for name, tensor in case.outputs.items()},
+                    dtypes={name: tensor.dtype for name, tensor in case.outputs.items()},
+                    source=case.source,
+                )
+                for case in file.cases
+            ),
+        )
+
+    def cases(self, seed: int) -> Iterator[Case]:
+        """Every case: the literal ones, then those that a seed gives.
+
+        Raises:
+            PluginContractError: `cases(rng)` does not give what it should.
+        """
+        yield from self.literal
+        if self.generate is None:
+            return
+        source = getattr(self.generate, "__module__", "cases")
+        for number, case in enumerate(self.generate(np.random.default_rng(seed))):
+            if number == MOST_CASES:
+                raise _error(source, "cases.py", [f"cases(rng) gives more than {MOST_CASES} cases"])
+            match case:
+                case (Mapping() as inputs, Mapping() as attributes) if all(
+                    isinstance(array, np.ndarray) for array in inputs.values()
+                ):
+                    yield Case(f"cases.py {number}", inputs, attributes)
+                case _:
+                    raise _error(
+                        source,
+                        "cases.py",
+                        [f"case {number} is not (inputs, attrs), two dicts, the first one of arrays"],
+                    )
+
+
+@frozen
+class _Tensor:
+    shape: tuple[int, ...]
+    dtype: str
+    data: tuple[float | int | str, ...]
+
+
+@frozen
+class _Case:
+    name: str
+    inputs: Mapping[str, _Tensor]
+    outputs: Mapping[str, _Tensor]
+    attrs: Mapping[str, float | int | str] = field(factory=dict)
+    source: str = ""
+
+
+@frozen
+class _File:
+    schema: int
+    tolerance: Mapping[str, Tolerance]
+    cases: tuple[_Case, ...]
+
+
+def _wide(dtype: str) -> str:
+    return "float64" if dtype.startswith("float") else dtype
+
+
+def _array(tensor: _Tensor, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # 1e5 as float16 is infinity
+        values = [_SPECIAL[value] if isinstance(value, str) else value for value in tensor.data]
+        return np.array(values, _wide(tensor.dtype)).astype(dtype).reshape(tensor.shape)
+
+
+def _error(package: str, file: str, problems: Sequence[str]) -> PluginContractError:
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return PluginContractError(
+        f"{package}: {file} is not what the conformance kit reads\n{lines}\n"
+        "mend it; oplet.testing.suite shows its form",
+        op="",
+        dist=package,
+    )
+
+
+def _inconsistencies(file: _File) -> Iterator[str]:
+    if file.schema != 1:
+        yield f"$.schema: {file.schema} is not a schema that this oplet reads (1)"
+    if not file.cases:
+        yield "$.cases: no case"
+    for dtype, tolerance in file.tolerance.items():
+        path = f"$.tolerance.{dtype}"
+        if dtype not in ("float32", "float16"):
+            yield f"{path}: only float32 and float16 have a tolerance; integers are exact"
+        for name, value in (("rtol", tolerance.rtol), ("atol", tolerance.atol)):
+            if not 0 <= value < math.inf:
+                yield f"{path}.{name}: {value} is not a finite number of at least 0"
+        if not tolerance.why.strip():
+            yield f"{path}.why: says nothing; derive the tolerance from the arithmetic here"
+    names: set[str] = set()
+    for number, case in enumerate(file.cases):
+        path = f"$.cases[{number}]"
+        if case.name in names:
+            yield f"{path}.name: {case.name!r} is given twice"
+        names.add(case.name)
+        if not case.outputs:
+            yield f"{path}.outputs: no output"
+        for kind, tensors in (("inputs", case.inputs), ("outputs", case.outputs)):
+            for name, tensor in tensors.items():
+                yield from _tensor_problems(tensor, f"{path}.{kind}.{name}")
+        for name, tensor in case.outputs.items():
+            if tensor.dtype.startswith("float") and tensor.dtype not in file.tolerance:
+                yield f"{path}.outputs.{name}: $.tolerance has no {tensor.dtype}"
+
+
+def _tensor_problems(tensor: _Tensor, path: str) -> Iterator[str]:
+    if tensor.dtype not in DTYPES:
+        yield f"{path}.dtype: {tensor.dtype!r} is not one of {', '.join(DTYPES)}"
+        return
+    if any(n < 0 for n in tensor.shape):
+        yield f"{path}.shape: a dimension is negative"
+    elif len(tensor.data) != math.prod(tensor.shape):
+        yield f"{path}.data: {len(tensor.data)} numbers, and the shape holds {math.prod(tensor.shape)}"
+    floats = tensor.dtype.startswith("float")
+    for number, value in enumerate(tensor.data):
+        if isinstance(value, str) and not (floats and value in _SPECIAL):
+            allowed = f"a number or one of {', '.join(_SPECIAL)}" if floats else "an integer"
+            yield f"{path}.data[{number}]: {value!r} is not {allowed}"
+            return
+        if not floats and not (isinstance(value, int) and _fits(value, tensor.dtype)):
+            yield f"{path}.data[{number}]: {value!r} is not {'an' if tensor.dtype[0] == 'i' else 'a'} {tensor.dtype}"
+            return
+
+
+def _fits(value: int, dtype: str) -> bool:
+    limits: Any = np.iinfo(dtype)
+    return bool(limits.min <= value <= limits.max)
