@@ -96,10 +96,9 @@ class Pool:
         self._max_buffer_size = max_buffer_size
         self.max_bytes = max_bytes
         self._returned: deque[tuple[Any, int, int]] = deque()
-        # By capacity; the last returned is taken first, so a repeated call meets its own buffers, and
-        # with them its cached bind groups. `_order` evicts the longest idle.
-        self._idle: dict[int, list[tuple[Any, int]]] = {}
-        self._order: OrderedDict[int, int] = OrderedDict()
+        # Stacks by capacity: the last returned is taken first, so a repeated call meets its own buffers, and
+        # with them its cached bind groups. The capacity longest unused is evicted from first.
+        self._idle: OrderedDict[int, list[tuple[Any, int]]] = OrderedDict()
         self.live_bytes = 0
         self.live_count = 0
         self.idle_bytes = 0
@@ -107,7 +106,7 @@ class Pool:
     @property
     def idle_count(self) -> int:
         """Buffers waiting for reuse."""
-        return len(self._order)
+        return sum(map(len, self._idle.values()))
 
     def take(self, nbytes: int) -> Buffer:
         """A buffer of at least `nbytes`, with undefined contents.
@@ -128,7 +127,7 @@ class Pool:
         idle = self._idle.get(capacity)
         if idle:
             gpu, serial = idle.pop()
-            del self._order[serial]
+            self._idle.move_to_end(capacity)
             self.idle_bytes -= capacity
         else:
             gpu, serial = self._allocate(capacity), next(_serials)
@@ -138,8 +137,7 @@ class Pool:
 
     def _allocate(self, capacity: int) -> Any:
         if self.max_bytes is not None:
-            while self._order and self.live_bytes + self.idle_bytes + capacity > self.max_bytes:
-                self._evict()
+            self.trim(max(0, self.max_bytes - self.live_bytes - capacity))
             if self.live_bytes + capacity > self.max_bytes:
                 raise DeviceError(
                     f"{capacity} bytes more are needed, {self.live_bytes} are in use, and this registry allows "
@@ -148,7 +146,7 @@ class Pool:
         try:
             return self._create(capacity)
         except DeviceError:
-            if not self._order:
+            if not self.idle_bytes:
                 raise
             self.trim(0)
             return self._create(capacity)
@@ -159,26 +157,25 @@ class Pool:
             gpu, serial, capacity = self._returned.popleft()
             self.live_bytes -= capacity
             self.live_count -= 1
-            self._idle.setdefault(capacity, []).append((gpu, serial))
-            self._order[serial] = capacity
             self.idle_bytes += capacity
+            stack = self._idle.get(capacity)
+            if stack is None:
+                self._idle[capacity] = [(gpu, serial)]
+            else:
+                stack.append((gpu, serial))
         self.trim(IDLE_BYTES if self.max_bytes is None else self.max_bytes - self.live_bytes)
 
     def trim(self, idle_bytes: int) -> None:
         """Gives idle memory back to the device until at most `idle_bytes` are left."""
-        while self._order and self.idle_bytes > idle_bytes:
-            self._evict()
-
-    def _evict(self) -> None:
-        serial, capacity = self._order.popitem(last=False)
-        waiting = self._idle[capacity]
-        index = next(i for i, (_, other) in enumerate(waiting) if other == serial)
-        gpu, _ = waiting.pop(index)
-        if not waiting:
-            del self._idle[capacity]
-        self.idle_bytes -= capacity
-        # Explicitly: cached bind groups keep the WebGPU object alive, not the memory.
-        gpu.destroy()
+        while self.idle_bytes > max(idle_bytes, 0):
+            capacity, stack = next(iter(self._idle.items()))
+            if not stack:
+                del self._idle[capacity]
+                continue
+            gpu, _ = stack.pop(0)
+            self.idle_bytes -= capacity
+            # Explicitly: cached bind groups keep the WebGPU object alive, not the memory.
+            gpu.destroy()
 
 
 def host_array(array: np.ndarray) -> np.ndarray:

@@ -68,9 +68,8 @@ class _Call:
     op: Op
     request: Request
     program: Program
-    #: the caller's keyword for each input of the program
-    keywords: tuple[str, ...]
-    outputs: tuple[tuple[str, TensorSpec], ...]
+    inputs: tuple[tuple[str, str], ...]  # name of each, and the caller's keyword for it
+    outputs: tuple[tuple[str, TensorSpec, int], ...]  # name, spec and bytes of each
     result: Any  # the namedtuple of several outputs, or None for one
 
 
@@ -407,46 +406,42 @@ class Registry:
         request = loaded.bind(_specs(loaded.id, inputs), attributes, _asked(loaded, out, outputs))
         plan = loaded.plan(request, self.device.capabilities, variant)
         program = self.device.prepare(plan, loaded.templates)
-        keywords = []
-        for name in request.inputs:
-            port = loaded.manifest.input(name)
-            keywords.append(next(word for word in (port.names if port else ()) if inputs.get(word) is not None))
         return _Call(
             op=loaded,
             request=request,
             program=program,
-            keywords=tuple(keywords),
-            outputs=tuple(plan.outputs.items()),
+            inputs=tuple((name, _keyword(loaded, name, inputs)) for name in request.inputs),
+            outputs=tuple((name, spec, spec.nbytes) for name, spec in plan.outputs.items()),
             result=_result_type(op, request.outputs) if len(request.outputs) > 1 else None,
         )
 
     def _run(self, call: _Call, out: Mapping[str, Tensor] | None, inputs: Mapping[str, ArrayLike | None]) -> Any:
         device = self.device
-        values = [inputs[word] for word in call.keywords]
-        if call.op.checks_values:
-            hosts = {
-                name: array
-                for name, value in zip(call.request.inputs, values, strict=True)
-                if (array := _host(value)) is not None
-            }
-            if hosts:
-                call.op.check(call.request, hosts)
-        given = _bind_out(call, device, out) if out else {}
         buffers: list[Buffer | None] = []
-        for name, value in zip(call.request.inputs, values, strict=True):
+        hosts: dict[str, Any] = {}
+        for name, word in call.inputs:
+            value = inputs[word]
             if isinstance(value, Tensor) and value._host is None:
                 if value._device is not device:
                     raise _foreign(call.op.id, name)
                 buffers.append(value._buffer)
             else:
-                buffers.append(device.upload(np.asarray(_host(value))))
+                hosts[name] = value._host if isinstance(value, Tensor) else np.asarray(value)
+                buffers.append(None)
+        if hosts:
+            call.op.check(call.request, hosts)
+        given = _bind_out(call, device, out) if out else None
+        if hosts:
+            for number, (name, _) in enumerate(call.inputs):
+                if name in hosts:
+                    buffers[number] = device.upload(hosts[name])
         if given:
             _refuse_aliases(call, given, buffers)
         results = []
-        for name, spec in call.outputs:
-            tensor = given.get(name)
+        for name, spec, nbytes in call.outputs:
+            tensor = given.get(name) if given else None
             if tensor is None:
-                tensor = Tensor(spec, device, device.take(spec.nbytes) if spec.nbytes else None)
+                tensor = Tensor(spec, device, device.take(nbytes) if nbytes else None)
             results.append(tensor)
             buffers.append(tensor._buffer)
         device.run(call.program, buffers)
@@ -471,8 +466,7 @@ class Registry:
         specs = loaded.infer(request)
         arrays = {}
         for name in request.inputs:
-            port = loaded.manifest.input(name)
-            value = next(inputs[word] for word in (port.names if port else ()) if inputs.get(word) is not None)
+            value = inputs[_keyword(loaded, name, inputs)]
             host = _host(value)
             arrays[name] = value.numpy() if host is None and isinstance(value, Tensor) else np.asarray(host)
         loaded.check(request, arrays)
@@ -541,6 +535,12 @@ def _specs(op: str, inputs: Mapping[str, object]) -> dict[str, TensorSpec]:
     return specs
 
 
+def _keyword(op: Op, name: str, inputs: Mapping[str, object]) -> str:
+    """The caller's keyword for an input: its manifest name or its ONNX name."""
+    port = op.manifest.input(name)
+    return next(word for word in (port.names if port else ()) if inputs.get(word) is not None)
+
+
 def _asked(op: Op, out: Mapping[str, Tensor] | None, outputs: Sequence[str] | None) -> Sequence[str] | None:
     """The outputs to make: those named, or the required ones, and those in `out`."""
     if out is None:
@@ -555,7 +555,7 @@ def _asked(op: Op, out: Mapping[str, Tensor] | None, outputs: Sequence[str] | No
 
 
 def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    specs = dict(call.outputs)
+    specs = {name: spec for name, spec, _ in call.outputs}
     given = {}
     for word, tensor in out.items():
         port = call.op.manifest.output(word)
@@ -581,7 +581,7 @@ def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[st
 
 def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[Buffer | None]) -> None:
     """One buffer both read and written in a dispatch: WebGPU refuses it, naming nothing but a label."""
-    owners = {buffer.gpu: name for name, buffer in zip(call.request.inputs, inputs, strict=True) if buffer is not None}
+    owners = {buffer.gpu: name for (name, _), buffer in zip(call.inputs, inputs, strict=False) if buffer is not None}
     for name, tensor in given.items():
         if tensor._buffer is None:
             continue
