@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 import oplet
-from oplet.discovery import EXTENSIONS
-from oplet.errors import OpletError
-from oplet.manifest import Manifest, Port
+from oplet.discovery import EXTENSIONS, OPS
+from oplet.errors import OpletError, PluginError
+from oplet.manifest import Attribute, Manifest, Port
 from oplet.op import REFERENCE
 from oplet.request import DTYPES, TensorSpec
 
@@ -190,17 +191,7 @@ def info(op: str) -> None:
         "inputs": [_port_row(port) for port in manifest.inputs],
         "outputs": [_port_row(port) for port in manifest.outputs],
         "types": [(name, ", ".join(dtypes)) for name, dtypes in manifest.types.items()],
-        "attributes": [
-            (
-                attribute.name,
-                attribute.type,
-                "required" if attribute.required else "—" if attribute.default is None else str(attribute.default),
-                " ".join(
-                    [attribute.doc, f"One of {', '.join(map(str, attribute.choices))}." if attribute.choices else ""]
-                ).strip(),
-            )
-            for attribute in manifest.attributes
-        ],
+        "attributes": [_attribute_row(attribute) for attribute in manifest.attributes],
         "variants": [(variant.name, variant.doc) for variant in loaded.variants],
     }
     for title, rows in sections.items():
@@ -211,8 +202,13 @@ def info(op: str) -> None:
 
 def _port_row(port: Port) -> tuple[str, str, str]:
     name = port.name if len(port.names) == 1 else f"{port.name} ({port.upstream})"
-    words = [port.shape, "optional" if port.optional else "", port.doc]
-    return name, port.type, ". ".join(word.rstrip(".") for word in words if word)
+    return name, port.type, f"{port.shape}{', optional' if port.optional else ''}. {port.doc}".strip()
+
+
+def _attribute_row(attribute: Attribute) -> tuple[str, str, str, str]:
+    default = "required" if attribute.required else "—" if attribute.default is None else str(attribute.default)
+    choices = ", ".join(str(choice) or '""' for choice in attribute.choices or ())
+    return attribute.name, attribute.type, default, f"{attribute.doc}{f' One of {choices}.' if choices else ''}".strip()
 
 
 @main.command(params=_device_options())
@@ -354,6 +350,51 @@ def run() -> None:
 
     Example: oplet run com.microsoft.FusedGemm --A a.npy --B b.npy -o y.npy
     """
+
+
+@main.command(params=[*_device_options(), click.Option(["--seed"], type=int, help="Seed of the random cases.")])
+@click.argument("op", required=False)
+def check(op: str | None, webgpu: Any, adapter: str | None, seed: int | None) -> None:
+    """Run the conformance checks of an op, or of every op that is installed.
+
+    Exits with status 1 where one fails.
+    """
+    from oplet.testing import examine
+
+    counts = Counter[str]()
+    ids = (op,) if op else oplet.Registry().ids
+    for one in ids:
+        try:
+            for outcome in examine(one, webgpu=webgpu, adapter=adapter, seed=seed):
+                verdict = "failed" if outcome.findings else "not run" if outcome.not_run else "passed"
+                counts[verdict] += 1
+                _print(f"{verdict:7}  {outcome}", "bold red" if verdict == "failed" else "")
+        except PluginError as error:
+            if op:
+                raise
+            counts["failed"] += 1
+            _print(f"failed   {one}: {type(error).__name__}: {error}", "bold red")
+    if not ids:
+        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+    _print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("passed", "failed", "not run")), "bold")
+    sys.exit(1 if counts["failed"] else 0)
+
+
+@main.command()
+@click.argument("op")
+@click.option("--write", is_flag=True, help="Write it into the op's folder instead of printing it.")
+def metadata(op: str, write: bool) -> None:
+    """Make the metadata.json of an op: digests of its files, and the templates of each variant."""
+    from oplet.metadata import build
+    from oplet.metadata import write as write_file
+
+    registry = oplet.Registry()
+    loaded = registry[op]
+    offer = next(one for one in registry.offers if (one.op, one.dist, one.group) == (op, loaded.dist, OPS))
+    if write:
+        _print(str(write_file(loaded, offer)))
+    else:
+        click.echo(json.dumps(attrs.asdict(build(loaded, offer)), indent=2, ensure_ascii=False))
 
 
 @main.command()
