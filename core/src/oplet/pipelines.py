@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -52,6 +52,9 @@ class Pipelines:
 
     def __len__(self) -> int:
         return len(self._pipelines)
+
+    def __iter__(self) -> Iterator[Pipeline]:
+        return iter(self._pipelines.values())
 
     def get(self, op: str, variant: str, folder: str, templates: Templates, launch: Launch) -> Pipeline:
         """The pipeline of a launch, from the cache or compiled.

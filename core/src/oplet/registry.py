@@ -22,7 +22,7 @@ from oplet.op import REFERENCE, Op
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.variant import Rejection
 
-#: calls that a registry remembers; past it the longest unused is forgotten
+#: calls that a registry remembers; past it the oldest is forgotten
 MAX_CALLS = 1024
 
 #: what `run` takes for an input

@@ -1,0 +1,63 @@
+"""A report as text: a heading of how it was measured, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oplet.bench import Report, Result, Timing
+
+
+def heading(report: Report) -> list[str]:
+    """Lines that say what was measured, on what and how."""
+    shaders = "unchecked shaders" if report.unchecked else "checked shaders"
+    clock = {
+        "timestamps": "device time by timestamps, at full clock; median, and the larger quartile's distance",
+        "wall": "WALL TIME, submit and wait included: this device has no timestamps",
+    }[report.clock]
+    return [
+        f"{report.op} {report.op_version} on {report.adapter} ({report.implementation}, {shaders})",
+        clock,
+        f"measured ceilings: copy {report.copy / 1e9:,.0f} GB/s, float32 FMA {report.fma / 1e12:.2f} TFLOP/s",
+    ]
+
+
+def columns(report: Report) -> list[str]:
+    """The header of the table."""
+    peers = list(report.results[0].peers) if report.results else []
+    return ["case", "variant", "time", "GB/s", "of copy", "TFLOP/s", "of FMA", "host", *peers]
+
+
+def rows(report: Report) -> Iterator[list[str]]:
+    """The table, a row for each result. A peer's cell tells its time, and how many of ours that is."""
+    for result in report.results:
+        if result.device is None:
+            yield [result.case, result.variant, f"not run: {result.fault}", *[""] * (len(columns(report)) - 3)]
+            continue
+        flops = result.flops_per_second
+        yield [
+            result.case,
+            result.variant,
+            seconds(result.device),
+            f"{result.bytes_per_second / 1e9:,.0f}",
+            f"{result.bytes_per_second / report.copy:.0%}",
+            f"{flops / 1e12:.2f}" if flops else "",
+            f"{flops / report.fma:.0%}" if flops else "",
+            seconds(result.host) if result.host else "",
+            *(_peer(result, peer) for peer in result.peers.values()),
+        ]
+
+
+def seconds(timing: Timing) -> str:
+    """`12.3 µs ±4%`: the median and the larger distance of a quartile from it."""
+    spread = max(timing.high - timing.median, timing.median - timing.low) / timing.median
+    value = timing.median * 1e6
+    text = f"{value:,.1f} µs" if value < 10_000 else f"{value / 1e3:,.1f} ms"
+    return f"{text} ±{spread:.0%}"
+
+
+def _peer(result: Result, peer: Timing | str) -> str:
+    if isinstance(peer, str):
+        return peer
+    if result.device is None:
+        return seconds(peer)
+    return f"{seconds(peer)} ({peer.median / result.device.median:.2f}×)"
