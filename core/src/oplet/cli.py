@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,18 +41,20 @@ def _print(text: str, style: str = "") -> None:
     Console(markup=False, highlight=False, emoji=False).print(text, style=style, soft_wrap=True)
 
 
-def _print_table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), indent: int = 0) -> None:
-    """Prints columns without lines, the last one wrapped at the terminal's width, or at 80 in a pipe."""
+def _print_table(
+    rows: Iterable[Sequence[str]], header: Sequence[str] = (), indent: int = 0, width: int | None = None
+) -> None:
+    """Prints columns without lines, the last one wrapped at the terminal's width (80 in a pipe) or at `width`."""
     table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     rows = list(rows)
-    width = max((len(row) for row in rows), default=len(header))
-    for column in range(width):
-        last = column == width - 1
+    count = max((len(row) for row in rows), default=len(header))
+    for column in range(count):
+        last = column == count - 1
         table.add_column(header[column] if header else "", no_wrap=not last, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console(markup=False, highlight=False, emoji=False)
-    console.width = max(console.width - indent, 40)
+    console.width = max((width or console.width) - indent, 40)
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
@@ -378,6 +381,64 @@ def check(op: str | None, webgpu: Any, adapter: str | None, seed: int | None) ->
         click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
     _print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("passed", "failed", "not run")), "bold")
     sys.exit(1 if counts["failed"] else 0)
+
+
+def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
+    bar.update(task, description=what, completed=done, total=total)
+
+
+@main.command(params=_device_options())
+@click.argument("op", required=False)
+@click.option("--case", "only", metavar="TEXT", help="Only cases whose name contains this.")
+@click.option("--variant", "variants", multiple=True, help="Time this variant, repeatable; default the one that runs.")
+@click.option("--peer", "peers", multiple=True, help="numpy, onnxruntime or one of the op's own; repeatable.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Groups of samples for each case.")
+@click.option("--experimental", is_flag=True, help="Also use features that no standard has: subgroup matrices on Dawn.")
+@click.option("--unchecked", is_flag=True, help="Compile shaders without bounds checks.")
+@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the reports to this file.")
+def bench(
+    op: str | None,
+    webgpu: Any,
+    adapter: str | None,
+    only: str | None,
+    variants: Sequence[str],
+    peers: Sequence[str],
+    rounds: int,
+    experimental: bool,
+    unchecked: bool,
+    file: Path | None,
+) -> None:
+    """Time an op, or every op that is installed, beside the device's copy and FMA rates and beside peers."""
+    from rich.progress import Progress
+
+    from oplet.bench import bench as measure
+    from oplet.bench import read_cases, table
+
+    device = oplet.open_device(webgpu=webgpu, adapter=adapter, experimental=experimental, unchecked=unchecked)
+    registry = oplet.Registry(device=device)
+    reports = []
+    for one in (op,) if op else registry.ids:
+        cases = [case for case in read_cases(registry[one]) if only is None or only in case.name]
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(one)
+            report = measure(
+                registry,
+                one,
+                cases=cases,
+                variants=variants,
+                peers=peers,
+                rounds=rounds,
+                progress=partial(_advance, bar, task),
+            )
+        for line in table.heading(report):
+            _print(line)
+        _print_table(table.rows(report), table.columns(report), width=1000)
+        for line in table.notes(report):
+            _print(line)
+        reports.append(report.as_json())
+    if file:
+        with _create(file) as opened:
+            opened.write(json.dumps(reports, indent=2, ensure_ascii=False).encode())
 
 
 @main.command()

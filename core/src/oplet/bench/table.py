@@ -31,7 +31,7 @@ def rows(report: Report) -> Iterator[list[str]]:
     """The table, a row for each result. A peer's cell tells its time, and how many of ours that is."""
     for result in report.results:
         if result.device is None:
-            yield [result.case, result.variant, f"not run: {result.fault}", *[""] * (len(columns(report)) - 3)]
+            yield [result.case, result.variant, "not run"]
             continue
         flops = result.flops_per_second
         yield [
@@ -47,6 +47,16 @@ def rows(report: Report) -> Iterator[list[str]]:
         ]
 
 
+def notes(report: Report) -> Iterator[str]:
+    """A line for each case that did not run and each peer without a time, with the reason."""
+    for result in report.results:
+        if result.fault:
+            yield f"{result.case}: {result.fault}"
+    reasons = {(name, told) for one in report.results for name, told in one.peers.items() if isinstance(told, str)}
+    for name, told in sorted(reasons):
+        yield f"{name}: {told}"
+
+
 def seconds(timing: Timing) -> str:
     """`12.3 µs ±4%`: the median and the larger distance of a quartile from it."""
     spread = max(timing.high - timing.median, timing.median - timing.low) / timing.median
@@ -57,7 +67,7 @@ def seconds(timing: Timing) -> str:
 
 def _peer(result: Result, peer: Timing | str) -> str:
     if isinstance(peer, str):
-        return peer
+        return "—"
     if result.device is None:
         return seconds(peer)
     return f"{seconds(peer)} ({peer.median / result.device.median:.2f}×)"
