@@ -17,7 +17,7 @@ def heading(report: Report) -> list[str]:
     return [
         f"{report.op} {report.op_version} on {report.adapter} ({report.implementation}, {shaders})",
         clock,
-        f"measured ceilings: copy {report.copy / 1e9:,.0f} GB/s, float32 FMA {report.fma / 1e12:.2f} TFLOP/s",
+        f"measured ceilings: copy {_rate(report.copy / 1e9)} GB/s, float32 FMA {_rate(report.fma / 1e12)} TFLOP/s",
     ]
 
 
@@ -38,9 +38,9 @@ def rows(report: Report) -> Iterator[list[str]]:
             result.case,
             result.variant,
             seconds(result.device),
-            f"{result.bytes_per_second / 1e9:,.0f}",
+            _rate(result.bytes_per_second / 1e9),
             f"{result.bytes_per_second / report.copy:.0%}",
-            f"{flops / 1e12:.2f}" if flops else "",
+            _rate(flops / 1e12) if flops else "",
             f"{flops / report.fma:.0%}" if flops else "",
             seconds(result.host) if result.host else "",
             *(_peer(result, peer) for peer in result.peers.values()),
@@ -63,6 +63,10 @@ def seconds(timing: Timing) -> str:
     value = timing.median * 1e6
     text = f"{value:,.1f} µs" if value < 10_000 else f"{value / 1e3:,.1f} ms"
     return f"{text} ±{spread:.0%}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _peer(result: Result, peer: Timing | str) -> str:
