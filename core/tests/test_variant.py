@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oplet.request import TensorSpec
 from oplet.variant import Binding, Launch, Variant
 
 
@@ -74,3 +75,16 @@ def test_a_variant_without_predicates_serves_everything() -> None:
     variant: Any = Variant("plain", plan=lambda request, caps: [])
     assert variant.rejects(None, None) is None
     assert variant.yields(None, None) is None
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, np.float32(1), np.zeros(1), (1, [2]), object()])
+def test_a_context_holds_choices(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"context\['choice'\] must be a string, number, bool, None or a tuple"):
+        Launch("a.wgsl.jinja", 1, context={"choice": value})
+
+
+def test_a_launch_holds_bindings_and_specs() -> None:
+    with pytest.raises(TypeError, match="Binding"):
+        Launch("a.wgsl.jinja", 1, bindings=[("x", "X", "read", "f32")])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"scratch\['s'\]: float64 is not one of float32"):
+        Launch("a.wgsl.jinja", 1, scratch={"s": TensorSpec((2,), "float64")})

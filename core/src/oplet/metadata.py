@@ -178,7 +178,7 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
                     plan = op.plan(call.request, caps, variant.name)
                 except OpletError:
                     continue
-                if plan.folder != op.dist:
+                if plan.folder != op.module:
                     break
                 accepted = True
                 templates.update(launch.template for launch in plan.launches)

@@ -28,7 +28,7 @@ from oplet.errors import (
 )
 from oplet.manifest import Attribute, Manifest
 from oplet.request import AttributeValue, Request, TensorSpec
-from oplet.variant import Plan, Rejection, Variant
+from oplet.variant import Launch, Plan, Rejection, Variant
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
@@ -45,11 +45,12 @@ REFERENCE = "reference"
 
 @attrs.frozen
 class _Source:
-    """Where a plugin came from: what errors name, and the folder of its templates."""
+    """Where a plugin came from: what errors name, and the package folder that its templates are in."""
 
     op: str
     dist: str
     version: str
+    module: str
 
     def __str__(self) -> str:
         return f"{self.dist} {self.version}".strip()
@@ -80,7 +81,7 @@ class Op:
     variants: tuple[Variant, ...]
     problems: tuple[OpletError, ...]
     _hook: Any = attrs.field(repr=False)
-    _owners: Mapping[str, str] = attrs.field(repr=False)
+    _owners: Mapping[str, _Source] = attrs.field(repr=False)
     _folders: Mapping[str, Traversable] = attrs.field(repr=False)
     _source: _Source = attrs.field(repr=False)
 
@@ -95,20 +96,17 @@ class Op:
             PluginContractError: it does not follow the hook specifications.
             ManifestError: its manifest is not valid.
         """
-        source = _Source(offer.op, offer.dist, offer.version)
-        extras = [(_Source(offer.op, extra.dist, extra.version), extra) for extra in extensions]
-        return cls._assemble(source, _import(source, offer), offer.entry, extras)
+        source = _source(offer)
+        return cls._assemble(source, _import(source, offer), extensions)
 
     @classmethod
     def of_module(cls, op: str, module: object, extensions: Sequence[Offer] = ()) -> Op:
         """Takes a plugin that is at hand: a module, or any object whose attributes are hook implementations."""
         name = module.__name__ if isinstance(module, ModuleType) else type(module).__name__
-        source = _Source(op, name, "")
-        extras = [(_Source(op, extra.dist, extra.version), extra) for extra in extensions]
-        return cls._assemble(source, module, name, extras)
+        return cls._assemble(_Source(op, name, "", name), module, extensions)
 
     @classmethod
-    def _assemble(cls, source: _Source, plugin: object, module: str, extensions: Sequence[tuple[_Source, Offer]]) -> Op:
+    def _assemble(cls, source: _Source, plugin: object, extensions: Sequence[Offer]) -> Op:
         manager = _manager(source, plugin)
         if missing := [name for name in REQUIRED_HOOKS if not getattr(manager.hook, name).get_hookimpls()]:
             raise PluginContractError(
@@ -118,26 +116,27 @@ class Op:
             )
         manifest = _manifest(source, manager)
         own = _variants(source, manager)
-        folders = {source.dist: _templates(source, manager)}
-        owners = {variant.name: source.dist for variant in own}
+        folders = {source.module: _templates(source, manager)}
+        owners = {variant.name: source for variant in own}
         added: list[Variant] = []
         problems: list[OpletError] = []
-        for extra, offer in extensions:
+        for offer in extensions:
+            extra = _source(offer)
             try:
                 variants, folder = _extension(extra, offer, owners)
             except OpletError as error:
                 problems.append(error)
                 warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=4)
                 continue
-            folders[extra.dist] = folder
-            owners.update({variant.name: extra.dist for variant in variants})
+            folders[extra.module] = folder
+            owners.update({variant.name: extra for variant in variants})
             added += variants
         return cls(
             id=source.op,
             manifest=manifest,
             dist=source.dist,
             version=source.version,
-            module=module,
+            module=source.module,
             variants=(*added, *own),
             problems=tuple(problems),
             hook=manager.hook,
@@ -249,6 +248,8 @@ class Op:
         if attribute.choices is not None and value not in attribute.choices:
             choices = [str(choice) for choice in attribute.choices]
             raise self._unknown("value", str(value), choices, argument=attribute.name)
+        if attribute.type == "int" and not -(1 << 63) <= value < 1 << 63:  # type: ignore[operator]
+            raise self._refuse(attribute.name, f"{value} does not fit in the 64 bits of an ONNX int")
         if attribute.type == "float":
             try:
                 return float(value)  # type: ignore[arg-type]  # the kind was checked above
@@ -291,11 +292,15 @@ class Op:
             raise self.contract(f"infer returned {specs!r} for the outputs {request.outputs}")
         for name, spec in specs.items():
             port = self.manifest.output(name)
-            if not isinstance(spec, TensorSpec):
+            if not isinstance(spec, TensorSpec) or not all(
+                isinstance(n, int | np.integer) and n >= 0 for n in spec.shape
+            ):
                 raise self.contract(f"infer returned {spec!r} for {name}; a TensorSpec is wanted")
             wanted = request.types.get(port.type, port.type) if port else ""
-            if spec.dtype != wanted or (port and port.rank is not None and spec.rank != port.rank):
+            if spec.dtype != wanted:
                 raise self.contract(f"infer returned {spec} for {name}, which the manifest makes {wanted}")
+            if port and port.rank is not None and spec.rank != port.rank:
+                raise self.contract(f"infer returned {spec} for {name}, which the manifest makes of rank {port.rank}")
         return {name: specs[name] for name in request.outputs}
 
     def check(self, request: Request, arrays: Mapping[str, np.ndarray]) -> None:
@@ -320,7 +325,11 @@ class Op:
         results = self._call("reference", request=request, arrays=arrays)
         if not isinstance(results, Mapping) or not set(request.outputs) <= set(results):
             raise self.contract(f"reference did not return the outputs {request.outputs}")
-        return {name: np.asarray(results[name]) for name in request.outputs}
+        arrays = {name: results[name] for name in request.outputs}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray | np.generic) or array.dtype.kind not in "biuf":
+                raise self.contract(f"reference returned {array!r:.60} for {name}; an array of real numbers is wanted")
+        return {name: np.asarray(array) for name, array in arrays.items()}
 
     def choose(
         self, request: Request, caps: Capabilities, variant: str | None = None
@@ -376,11 +385,11 @@ class Op:
         try:
             launches = tuple(chosen.plan(request, caps))
         except Exception as error:
-            raise self.contract(f"{chosen.name}: plan raised {type(error).__name__}: {error}") from error
+            raise self.contract(f"plan raised {type(error).__name__}: {error}", chosen.name) from error
         plan = Plan(
             op=self.id,
             variant=chosen.name,
-            folder=self._owners[chosen.name],
+            folder=self._owners[chosen.name].module,
             inputs=dict(request.inputs),
             outputs=outputs,
             launches=launches,
@@ -390,27 +399,31 @@ class Op:
         return plan
 
     def _check_launches(self, plan: Plan) -> None:
+        def refuse(fault: str) -> PluginContractError:
+            return self.contract(fault, plan.variant)
+
         scratch: dict[str, TensorSpec] = {}
+        written: set[str] = set()
         for launch in plan.launches:
+            if not isinstance(launch, Launch):
+                raise refuse(f"plan returned {launch!r}, which is not a Launch")
             for name, spec in launch.scratch.items():
                 if name in plan.inputs or name in plan.outputs or scratch.setdefault(name, spec) != spec:
-                    raise self.contract(f"{plan.variant}: scratch {name} is also another tensor")
+                    raise refuse(f"scratch {name} is also another tensor")
             tensors = [binding.tensor for binding in launch.bindings]
             for binding in launch.bindings:
-                if (
-                    binding.tensor not in plan.inputs
-                    and binding.tensor not in plan.outputs
-                    and binding.tensor not in scratch
-                ):
-                    raise self.contract(
-                        f"{plan.variant}: {launch.template} binds {binding.tensor!r}, which the call does not have"
-                    )
+                if not any(binding.tensor in known for known in (plan.inputs, plan.outputs, scratch)):
+                    raise refuse(f"{launch.template} binds {binding.tensor!r}, which the call does not have")
                 if binding.tensor in plan.inputs and binding.access != "read":
-                    raise self.contract(
-                        f"{plan.variant}: {launch.template} binds the input {binding.tensor} for writing"
-                    )
+                    raise refuse(f"{launch.template} binds the input {binding.tensor} for writing")
                 if tensors.count(binding.tensor) > 1:
-                    raise self.contract(f"{plan.variant}: {launch.template} binds {binding.tensor} twice")
+                    raise refuse(f"{launch.template} binds {binding.tensor} twice")
+                if binding.access == "read_write":
+                    written.add(binding.tensor)
+        for name, spec in plan.outputs.items():
+            # Left alone it would show what its memory held before.
+            if spec.size and name not in written:
+                raise refuse(f"no launch writes the output {name}")
 
     # Faults
 
@@ -418,9 +431,9 @@ class Op:
         try:
             reason = getattr(variant, kind)(request, caps)
         except Exception as error:
-            raise self.contract(f"{variant.name}: {kind} raised {type(error).__name__}: {error}") from error
+            raise self.contract(f"{kind} raised {type(error).__name__}: {error}", variant.name) from error
         if reason is not None and not isinstance(reason, str):
-            raise self.contract(f"{variant.name}: {kind} returned {reason!r}; a reason or None is wanted")
+            raise self.contract(f"{kind} returned {reason!r}; a reason or None is wanted", variant.name)
         return reason
 
     def _call(self, hook: str, **arguments: object) -> Any:
@@ -439,11 +452,13 @@ class Op:
         if name not in names:
             raise self._unknown("variant", str(name), [*names, REFERENCE], argument="variant")
 
-    def contract(self, message: str) -> PluginContractError:
-        """The error for a plugin that breaks its contract."""
+    def contract(self, fault: str, variant: str = "") -> PluginContractError:
+        """The error for a plugin that breaks its contract: the op's own, or the one that a variant came from."""
+        source = self._owners[variant] if variant else self._source
+        where = f"{source}: {variant}" if variant else f"{source}"
         return PluginContractError(
-            f"{self.id}: {self._source}: {message}\nthe plugin is at fault; report it to its author",
-            **self._source.fields,
+            f"{self.id}: {where}: {fault}\nthe plugin is at fault; report it to its author",
+            **source.fields,
         )
 
     def _refuse(self, argument: str, fault: str, advice: str = "") -> InputError:
@@ -454,12 +469,12 @@ class Op:
         near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
         fault = f"{name!r} is not a known {kind}" if argument else f"no such {kind}"
         evidence = f"{kind}s: {', '.join(known)}" if known else f"the op has no {kind}s"
-        advice = f"did you mean {near[0]!r}?" if near else f"take one of these {kind}s"
+        advice = f"did you mean {near[0]!r}?" if near else f"take one of these {kind}s" if known else "leave it out"
         return self._refuse(argument or name, f"{fault}\n{evidence}", advice)
 
     def _no_variant(self, request: Request, caps: Capabilities, rejections: Sequence[Rejection]) -> NoVariantError:
         features = ", ".join(sorted(caps.features))
-        width = max(len(rejection.variant) for rejection in rejections)
+        width = max((len(rejection.variant) for rejection in rejections), default=0)
         lines = [
             f'{self.id}: no variant can serve this call on "{caps.adapter.name}" (opened with features=[{features}])'
             if len(rejections) == len(self.variants)
@@ -477,6 +492,10 @@ class Op:
 # Loading, in pieces ----------------------------------------------------------------------------------
 
 
+def _source(offer: Offer) -> _Source:
+    return _Source(offer.op, offer.dist, offer.version, offer.entry)
+
+
 def _import(source: _Source, offer: Offer) -> object:
     if unmet := unmet_requirement(offer):
         from importlib.metadata import version
@@ -488,7 +507,7 @@ def _import(source: _Source, offer: Offer) -> object:
         )
     try:
         return importlib.import_module(offer.entry)
-    except Exception as error:  # a plugin may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a plugin may do anything while it is imported
         raise PluginLoadError(
             f"{source.op}: {source} failed to load: {type(error).__name__}: {error}\n"
             f"its entry point names {offer.entry!r}\nreinstall it, or block it: OPLET_BLOCK={source.dist}",
@@ -502,9 +521,9 @@ def _manager(source: _Source, plugin: object) -> pluggy.PluginManager:
     try:
         manager.register(plugin, name=source.dist)
         manager.check_pending()
-    except pluggy.PluginValidationError as error:
+    except Exception as error:  # pluggy's own, or what an attribute of the plugin raises when it is looked at
         raise PluginContractError(
-            f"{source.op}: {source} does not fit the hooks of this oplet\n{error}\n"
+            f"{source.op}: {source} does not fit the hooks of this oplet\n{type(error).__name__}: {error}\n"
             "oplet.hookspecs lists the hooks and their arguments; install versions that go together",
             **source.fields,
         ) from error
@@ -552,20 +571,21 @@ def _variants(source: _Source, manager: pluggy.PluginManager) -> list[Variant]:
 
 
 def _templates(source: _Source, manager: pluggy.PluginManager) -> Traversable:
+    advice = 'return importlib.resources.files(__package__) / "wgsl"'
     try:
-        (folder,) = manager.hook.templates()
-        if not isinstance(folder, Traversable):
-            raise TypeError(f"{folder!r} is not a Traversable")
+        folders = manager.hook.templates()
     except Exception as error:
         raise PluginContractError(
-            f"{source.op}: {source}: templates raised {type(error).__name__}: {error}\n"
-            'it returns importlib.resources.files(__package__) / "wgsl"',
-            **source.fields,
+            f"{source.op}: {source}: templates raised {type(error).__name__}: {error}\n{advice}", **source.fields
         ) from error
-    return folder
+    if len(folders) != 1 or not isinstance(folders[0], Traversable):
+        raise PluginContractError(
+            f"{source.op}: {source}: templates returned {folders}, not one Traversable\n{advice}", **source.fields
+        )
+    return folders[0]
 
 
-def _extension(source: _Source, offer: Offer, owners: Mapping[str, str]) -> tuple[list[Variant], Traversable]:
+def _extension(source: _Source, offer: Offer, owners: Mapping[str, _Source]) -> tuple[list[Variant], Traversable]:
     """Loads an extension in a manager of its own: pluggy is last-in-first, so its `infer` would replace the op's."""
     manager = _manager(source, _import(source, offer))
     for spec in hookspecs.__dict__:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 import numpy as np
 
+from oplet.request import DTYPES
+
 if TYPE_CHECKING:
     from oplet.capabilities import Capabilities
     from oplet.request import Request, TensorSpec
@@ -42,6 +44,27 @@ def _params(_: object, __: attrs.Attribute[Mapping[str, Param]], value: Mapping[
             raise ValueError(f"params: {name!r} is not a free WGSL identifier (taken: {sorted(RESERVED_PARAMS)})")
         if not isinstance(number, np.uint32 | np.int32 | np.float32):
             raise TypeError(f"params[{name!r}] must be np.uint32, np.int32 or np.float32, not {type(number).__name__}")
+
+
+def _context(_: object, __: attrs.Attribute[Mapping[str, ContextValue]], value: Mapping[str, ContextValue]) -> None:
+    # Also what makes it part of a cache key.
+    for name, choice in value.items():
+        if not _is_choice(choice):
+            raise TypeError(
+                f"context[{name!r}] must be a string, number, bool, None or a tuple of these, not {choice!r:.60}"
+            )
+
+
+def _is_choice(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_choice, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def _scratch(_: object, __: attrs.Attribute[Mapping[str, TensorSpec]], value: Mapping[str, TensorSpec]) -> None:
+    for name, spec in value.items():
+        if spec.dtype not in DTYPES:
+            raise ValueError(f"scratch[{name!r}]: {spec.dtype} is not one of {', '.join(DTYPES)}")
 
 
 @attrs.frozen
@@ -78,10 +101,12 @@ class Launch:
 
     template: str
     workgroups: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
-    context: Mapping[str, ContextValue] = attrs.field(factory=dict)
+    context: Mapping[str, ContextValue] = attrs.field(factory=dict, validator=_context)
     params: Mapping[str, Param] = attrs.field(factory=dict, validator=_params)
-    bindings: Sequence[Binding] = ()
-    scratch: Mapping[str, TensorSpec] = attrs.field(factory=dict)
+    bindings: Sequence[Binding] = attrs.field(
+        default=(), validator=attrs.validators.deep_iterable(attrs.validators.instance_of(Binding))
+    )
+    scratch: Mapping[str, TensorSpec] = attrs.field(factory=dict, validator=_scratch)
 
 
 def _never(request: Request, caps: Capabilities) -> str | None:
