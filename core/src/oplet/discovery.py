@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import attrs
 from oplet.errors import InputError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution
 
 #: entry-point groups, and what they offer
 OPS, EXTENSIONS = "oplet.ops", "oplet.extensions"
@@ -39,25 +40,39 @@ class Offer:
 
 
 def installed() -> list[Offer]:
-    """Every offer of every installed distribution, ordered by op and distribution."""
-    from importlib.metadata import entry_points
+    """Every offer of every installed distribution, ordered by op and distribution.
+
+    A distribution whose metadata cannot be read is left out with a warning.
+    """
+    from importlib.metadata import distributions
 
     # Not pluggy's load_setuptools_entrypoints: it raises at one broken plugin, and silently skips a second
-    # offer of a name.
-    found = {_offer(entry) for group in (OPS, EXTENSIONS) for entry in entry_points(group=group)}
-    return sorted(found, key=lambda offer: (offer.op, offer.group, offer.dist))
+    # offer of a name. Nor importlib's entry_points: one entry_points.txt that is not well-formed makes it raise.
+    found: dict[str, set[Offer]] = {}
+    for dist in distributions():
+        try:
+            if offers := _offers(dist):
+                # Of one distribution that is installed twice the first on sys.path counts, as in an import.
+                found.setdefault(canonical(dist.name), offers)
+        except Exception as error:  # whatever importlib makes of damaged metadata
+            warnings.warn(
+                f"left out: the metadata of {getattr(dist, '_path', dist)} cannot be read: "
+                f"{type(error).__name__}: {error}\nreinstall or remove that distribution",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    offers = set[Offer]().union(*found.values())
+    return sorted(offers, key=lambda offer: (offer.op, offer.group, canonical(offer.dist), offer.entry))
 
 
-def _offer(entry: EntryPoint) -> Offer:
-    dist = entry.dist
-    return Offer(
-        op=entry.name,
-        group=entry.group,
-        dist=dist.name if dist else "?",
-        version=dist.version if dist else "",
-        entry=entry.value,
-        requires=tuple(dist.requires or ()) if dist else (),
-    )
+def _offers(dist: Distribution) -> set[Offer]:
+    entries = [entry for entry in dist.entry_points if entry.group in (OPS, EXTENSIONS)]
+    if entries and not dist.name:
+        raise ValueError("it has no name")
+    return {
+        Offer(entry.name, entry.group, dist.name, dist.version or "", entry.value, tuple(dist.requires or ()))
+        for entry in entries
+    }
 
 
 def canonical(dist: str) -> str:
@@ -71,15 +86,21 @@ def unmet_requirement(offer: Offer) -> str | None:
     """The offer's requirement on oplet if this oplet does not meet it. pip checks this; an editable install may not."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from packaging.requirements import Requirement
+    from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         own = version("oplet")
     except PackageNotFoundError:  # run from a source tree that is not installed
         return None
     for text in offer.requires:
-        requirement = Requirement(text)
-        if canonical(requirement.name) == "oplet" and not requirement.specifier.contains(own, prereleases=True):
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # pip refuses it; what was meant is not told
+            continue
+        applies = canonical(requirement.name) == "oplet" and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        )
+        if applies and not requirement.specifier.contains(own, prereleases=True):
             return text
     return None
 
@@ -88,8 +109,14 @@ def preferences(prefer: Mapping[str, str] | None) -> dict[str, str]:
     """Which distribution to take for an op: the argument, over `OPLET_PREFER=op=dist,op=dist`.
 
     Raises:
-        InputError: `OPLET_PREFER` is not of that form.
+        InputError: either is not of that form.
     """
+    if prefer is not None and not (isinstance(prefer, Mapping) and _all_text([*prefer, *prefer.values()])):
+        raise InputError(
+            f"prefer: {prefer!r} is not a mapping from op ids to distributions\n"
+            "pass prefer={'com.acme.Foo': 'oplet-acme-foo'}",
+            argument="prefer",
+        )
     chosen = {}
     for item in _items("OPLET_PREFER"):
         op, equals, dist = item.partition("=")
@@ -104,9 +131,23 @@ def preferences(prefer: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def blocked(block: Iterable[str] | None) -> frozenset[str]:
-    """Op ids and distributions (canonical names) to ignore: the argument and `OPLET_BLOCK=a,b`."""
-    names = [*_items("OPLET_BLOCK"), *(block or ())]
+    """Op ids and distributions (canonical names) to ignore: the argument and `OPLET_BLOCK=a,b`.
+
+    Raises:
+        InputError: the argument is not a list of names.
+    """
+    given = list(block) if isinstance(block, Iterable) and not isinstance(block, str) else block
+    if given is not None and not (isinstance(given, list) and _all_text(given)):
+        raise InputError(
+            f"block: {block!r} is not a list of op ids and distributions\npass block=['oplet-acme-foo']",
+            argument="block",
+        )
+    names = [*_items("OPLET_BLOCK"), *(given or ())]
     return frozenset(names) | frozenset(canonical(name) for name in names)
+
+
+def _all_text(names: Iterable[object]) -> bool:
+    return all(isinstance(name, str) for name in names)
 
 
 def _items(variable: str) -> list[str]:

@@ -104,9 +104,6 @@ class Registry:
         """
         if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
             raise InputError(f"max_bytes: {max_bytes!r} is not a number of bytes", argument="max_bytes")
-        for name, value, kind in (("prefer", prefer, Mapping), ("block", block, Iterable)):
-            if value is not None and (isinstance(value, str) or not isinstance(value, kind)):
-                raise InputError(f"{name}: {value!r} is not a {kind.__name__.lower()}", argument=name)
         self._max_bytes = max_bytes
         self._device: Device | None = None
         if device is not None:
@@ -167,7 +164,7 @@ class Registry:
             UnknownOpError: nothing offers it.
             PluginError: its plugin is at fault, or several offer it.
         """
-        loaded = self._ops.get(op)
+        loaded = self._ops.get(op) if isinstance(op, str) else None
         if loaded is None:
             with self._lock:
                 loaded = self._ops.get(op)
@@ -185,7 +182,7 @@ class Registry:
         offers = [offer for offer in self.offers if offer.op == op and offer.group == OPS]
         if not offers:
             raise self._unknown(op)
-        parties = " and ".join(f"{offer.dist} {offer.version}" for offer in offers)
+        parties = " and ".join(f"{offer.dist} {offer.version} ({offer.entry})" for offer in offers)
         if op in self._prefer:
             wanted = discovery.canonical(self._prefer[op])
             offers = [offer for offer in offers if discovery.canonical(offer.dist) == wanted]
@@ -197,10 +194,14 @@ class Registry:
                     dist=self._prefer[op],
                 )
         if len(offers) > 1:
-            raise PluginConflictError(
-                f"{op} is offered by {parties}\n"
+            advice = (
                 f"uninstall all but one, or choose: Registry(prefer={{{op!r}: {offers[0].dist!r}}}) "
-                f"or OPLET_PREFER={op}={offers[0].dist}",
+                f"or OPLET_PREFER={op}={offers[0].dist}"
+            )
+            if len({offer.dist for offer in offers}) == 1:
+                advice = f"{offers[0].dist} offers one op twice; report it to its author"
+            raise PluginConflictError(
+                f"{op} is offered by {parties}\n{advice}",
                 op=op,
                 dist=", ".join(offer.dist for offer in offers),
             )
@@ -214,7 +215,8 @@ class Registry:
             lines[0] += ": it is blocked (block= or OPLET_BLOCK)"
         ids = self.ids
         folded = {known.casefold(): known for known in ids}
-        near = [folded[name] for name in difflib.get_close_matches(op.casefold(), list(folded), 2)]
+        near = [known for name, known in folded.items() if name.rpartition(".")[2] == op.casefold()]
+        near = near or [folded[name] for name in difflib.get_close_matches(op.casefold(), list(folded), 2)]
         lines.append(f"installed: {', '.join(ids) or 'none'}")
         if near:
             lines.append(f"did you mean {' or '.join(map(repr, near))}?")
