@@ -158,7 +158,7 @@ def infer(kit: Kit) -> Findings:
     op = kit.op
     # Backwards: an answer that depends on an earlier call comes out differently.
     for call in reversed(kit.calls):
-        request = attrs.evolve(call.request, inputs=dict(call.request.inputs), attrs=dict(call.request.attrs))
+        request = call.request_copy()
         try:
             again = op.infer(request)
         except OpletError as error:
@@ -393,6 +393,7 @@ def _plan_findings(op: Op, caps: Capabilities, call: Call, name: str) -> Iterato
         return
     if answers[0] != answers[1]:
         yield finding("plans", message=f"its predicates are not pure: {answers[0]}, then {answers[1]}")
+        return
     for reason in answers[0]:
         if reason is not None and not (isinstance(reason, str) and reason.strip() and "\n" not in reason):
             yield finding("plans", message=f"{reason!r} is no reason: one line of text, or None")
@@ -404,11 +405,6 @@ def _plan_findings(op: Op, caps: Capabilities, call: Call, name: str) -> Iterato
     except OpletError as error:
         yield finding("accepts", message=str(error))
         return
-    for launch in first:
-        for key, value in launch.context.items():
-            if not _is_choice(value):
-                yield finding("plans", message=f"context[{key!r}] is {value!r}; text, numbers, None and tuples of them")
-                return
     if [_exactly(launch) for launch in first] != [_exactly(launch) for launch in second]:
         yield finding("plans", message="plan is not pure: two equal requests are planned differently")
         return
@@ -450,12 +446,6 @@ def _sizes_in_context(op: Op, caps: Capabilities, call: Call, name: str) -> Iter
                 variant=name,
             )
             return
-
-
-def _is_choice(value: object) -> bool:
-    return isinstance(value, str | int | float | None) or (
-        isinstance(value, tuple) and all(_is_choice(one) for one in value)
-    )
 
 
 def _code(launch: Launch) -> tuple[str, frozenset[tuple[str, object]], object, object]:

@@ -54,6 +54,10 @@ class Call:
     want: Arrays
     scale: Arrays
 
+    def request_copy(self) -> Request:
+        """The request with mappings of its own."""
+        return _copy(self.request)
+
     def describe(self) -> str:
         """Inputs, attributes and outputs on one line."""
         parts = [f"{name} {spec}" for name, spec in self.request.inputs.items()]
@@ -230,7 +234,7 @@ class Kit:
         op = self.op
         try:
             request = op.bind(_specs(case), case.attrs, outputs)
-            specs = op.infer(request)
+            specs = op.infer(_copy(request))
             arrays = {_input_name(op, name): array for name, array in case.inputs.items()}
             op.check(request, arrays)
         except InputError as error:
@@ -260,9 +264,8 @@ class Kit:
         scale: Arrays = {}
         if self.suite.scale is not None:
             try:
-                scale = self.suite.scale(request, arrays)
-                for name, array in scale.items():
-                    np.broadcast_to(array, want[name].shape)
+                scales = self.suite.scale(request, arrays)
+                scale = {name: np.broadcast_to(scales[name], want[name].shape) for name in want if name in scales}
             except Exception as error:  # a plugin's function may raise anything
                 fault = f"scale of cases.py raised {type(error).__name__}: {error}"
                 raise _FaultyCaseError("cases", case, fault) from error
@@ -288,6 +291,11 @@ class _FaultyCaseError(Exception):
 
 def _specs(case: Case) -> dict[str, TensorSpec]:
     return {name: TensorSpec.of(array) for name, array in case.inputs.items()}
+
+
+def _copy(request: Request) -> Request:
+    # Hooks get copies, so that one which changes its request is found out.
+    return attrs.evolve(request, inputs=dict(request.inputs), attrs=dict(request.attrs))
 
 
 def _input_name(op: Op, name: str) -> str:

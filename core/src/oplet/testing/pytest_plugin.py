@@ -16,7 +16,7 @@ _kits: pytest.StashKey[dict[str, Kit]] = pytest.StashKey()
 _devices: pytest.StashKey[Devices] = pytest.StashKey()
 
 #: name of the user property that carries what was not run to the summary, through xdist too
-_NOT_RUN = "oplet not run"
+_NOT_RUN = "oplet: not run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,7 +83,7 @@ def oplet_check(request: pytest.FixtureRequest) -> Callable[[], None]:
         if outcome.findings:
             pytest.fail(str(outcome), pytrace=False)
         if outcome.not_run:
-            request.node.user_properties.append((_NOT_RUN, str(outcome)))
+            request.node.user_properties += [(_NOT_RUN, (op, check.setup, str(one))) for one in outcome.not_run]
             pytest.skip("; ".join(map(str, outcome.not_run)))
 
     return run
@@ -91,13 +91,13 @@ def oplet_check(request: pytest.FixtureRequest) -> Callable[[], None]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Says at the end what was not run, and why."""
-    told = [
-        text
-        for report in terminalreporter.stats.get("skipped", ())
-        for name, text in report.user_properties
-        if name == _NOT_RUN
-    ]
-    if told:
+    setups: dict[tuple[str, str], list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", ()):
+        for name, value in report.user_properties:
+            if name == _NOT_RUN:
+                op, setup, text = value
+                setups.setdefault((op, text), []).append(setup)
+    if setups:
         terminalreporter.section("oplet: not run, and why")
-        for text in told:
-            terminalreporter.line(text)
+        for (op, text), where in setups.items():
+            terminalreporter.line(f"{op}: {text}" + (f" [{', '.join(where)}]" if any(where) else ""))
