@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import math
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from oplet import capabilities
 from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
 from oplet.errors import DeviceError, InputError
-from oplet.pipelines import Pipeline, Pipelines
+from oplet.pipelines import COMPUTE, Pipeline, Pipelines
 from oplet.shader import fold, param_bytes
 from oplet.variant import Plan
 
@@ -372,6 +373,12 @@ class Recording:
         self.encoder: Any = None
         self.pass_: Any = None
 
+    def close(self, state: Literal["submitted", "discarded"]) -> None:
+        """Lets go of all but the outcome, which the tensors it was to fill ask for."""
+        self.state = state
+        self.keep.clear()
+        self.encoder = self.pass_ = None
+
 
 class Batch:
     """Runs recorded for one submit. See `Registry.batch`."""
@@ -418,6 +425,7 @@ class Device:
         self._lock = threading.RLock()
         self._lost = ""
         self._fence: Buffer | None = None
+        self._probe_layout: Any = None
 
     def __repr__(self) -> str:
         return f"Device({self.capabilities.adapter.name!r}, {self.implementation})"
@@ -463,6 +471,7 @@ class Device:
         with self._lock:
             self.settle(buffer, flush=True)
             with self._errors():
+                self._refuse_destroyed(buffer)
                 return bytearray(self.gpu.queue.read_buffer(buffer.gpu, 0, nbytes))
 
     def settle(self, buffer: Buffer, *, flush: bool) -> None:
@@ -516,10 +525,11 @@ class Device:
         with self._lock, self._errors():
             for launch in plan.launches:
                 grid = fold(launch.workgroups, limits["maxComputeWorkgroupsPerDimension"])
-                if grid[2] > limits["maxComputeWorkgroupsPerDimension"]:
+                if math.prod(grid) >= 1 << 32:  # workgroup_index() is a u32, also of surplus workgroups
                     raise DeviceError(
                         f"{plan.op}/{plan.variant}: {launch.workgroups} workgroups are needed, and this device allows "
-                        f"{limits['maxComputeWorkgroupsPerDimension']} in each of three dimensions\nsplit the work"
+                        f"{grid[0]} in each of three dimensions, fewer than 2³² in all\n"
+                        "split the work into smaller tensors"
                     )
                 data = param_bytes(launch.params, launch.workgroups, grid)
                 steps.append(
@@ -565,8 +575,12 @@ class Device:
         with self._lock:
             if self._lost:
                 raise self._lost_error()
-            for buffer in buffers:
-                if buffer is not None and buffer.pending is not None:
+            for index, buffer in enumerate(buffers):
+                if buffer is None or buffer.pending is None:
+                    continue
+                if index in program.writes and buffer.pending.state == "discarded":
+                    buffer.pending = None  # filled after all
+                else:
                     self.settle(buffer, flush=False)
             held = self._hold(program, buffers)
             try:
@@ -690,15 +704,27 @@ class Device:
     def _flush(self, batch: Batch) -> None:
         """Submits what a batch holds; it goes on with a new recording."""
         recording, batch.recording = batch.recording, Recording(batch)
-        if recording.encoder is None:
-            recording.state = "submitted"
+        outcome: Literal["submitted", "discarded"] = "discarded"
+        try:
+            if recording.encoder is not None:
+                with self._errors():
+                    for buffer in recording.keep:
+                        self._refuse_destroyed(buffer)
+                    recording.pass_.end()
+                    self.gpu.queue.submit([recording.encoder.finish()])
+            outcome = "submitted"
+        finally:
+            recording.close(outcome)
+
+    def _refuse_destroyed(self, buffer: Buffer) -> None:
+        """Raises for a user's buffer that is destroyed; wgpu ends the process when submit meets one."""
+        if not buffer.external:
             return
-        recording.state = "discarded"  # until the submit has gone through
-        with self._errors():
-            recording.pass_.end()
-            self.gpu.queue.submit([recording.encoder.finish()])
-        recording.state = "submitted"
-        recording.keep.clear()
+        if self._probe_layout is None:
+            entry = {"binding": 0, "visibility": COMPUTE, "buffer": {"type": "read-only-storage"}}
+            self._probe_layout = self.gpu.create_bind_group_layout(entries=[entry])
+        resource = {"buffer": buffer.gpu, "offset": 0, "size": 4}
+        self.gpu.create_bind_group(layout=self._probe_layout, entries=[{"binding": 0, "resource": resource}])
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -714,9 +740,7 @@ class Device:
                 self._flush(batch)
         finally:
             _open_batches.reset(token)
-            if batch.recording.state == "open":
-                batch.recording.state = "discarded"
-                batch.recording.keep.clear()
+            batch.recording.close("discarded")
 
     # Faults
 
@@ -735,6 +759,9 @@ class Device:
             raise self._fault(error, self.capabilities.adapter.name) from error
 
     def _fault(self, error: Exception, where: str) -> DeviceError:
+        # Its traceback makes a cycle with the implementation's frames, and a memoryview that they have lent out
+        # crashes CPython when the collector clears it.
+        error.__traceback__ = None
         message = str(error).strip()
         if "is lost" in message:
             self._lost = message

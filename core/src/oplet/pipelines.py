@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: pipelines that a device keeps; past it the longest unused is let go of
 MAX_PIPELINES = 512
 
-_COMPUTE = 0x4  # GPUShaderStage.COMPUTE
+COMPUTE = 0x4  # GPUShaderStage.COMPUTE
 
 
 @attrs.frozen(eq=False)
@@ -124,7 +124,7 @@ class Pipelines:
             types = ["uniform"] + ["read-only-storage" if access == "read" else "storage" for access in accesses]
             layout = self._layouts[accesses] = self._gpu.create_bind_group_layout(
                 entries=[
-                    {"binding": number, "visibility": _COMPUTE, "buffer": {"type": kind}}
+                    {"binding": number, "visibility": COMPUTE, "buffer": {"type": kind}}
                     for number, kind in enumerate(types)
                 ]
             )
