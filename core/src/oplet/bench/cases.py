@@ -69,6 +69,8 @@ def read_cases(op: Op) -> tuple[Case, ...]:
     file = importlib.resources.files(op.module) / "bench.json"
     try:
         document = strict.parse(file.read_text(encoding="utf-8"), _CaseFile)
+        if document.schema != 1:
+            raise ValueError(f"$.schema: {document.schema} is not a schema that this oplet reads (1)")
         for case in document.cases:
             for text in case.inputs.values():
                 TensorSpec.parse(text)

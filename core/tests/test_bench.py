@@ -1,0 +1,129 @@
+"""Timing: what bench.json may say, what a report holds, and how it reads. No test here judges a time."""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import oplet
+import pytest
+from oplet.bench import Case, Report, Timing, bench, read_cases, table
+
+OP = "com.acme.Affine"
+
+
+@pytest.fixture(scope="module")
+def registry() -> oplet.Registry:
+    registry = oplet.Registry(discover=False, device=oplet.open_device())
+    registry.register(OP, importlib.import_module("acme_affine"))
+    return registry
+
+
+@pytest.fixture(scope="module")
+def report(registry: oplet.Registry) -> Report:
+    return bench(registry, OP, peers=["numpy", "second", "absent"], rounds=1)
+
+
+def test_a_case_knows_its_data(registry: oplet.Registry) -> None:
+    square, lengths = read_cases(registry[OP])
+    arrays = square.arrays(np.random.default_rng(0))
+    assert {name: array.shape for name, array in arrays.items()} == {"X": (64, 64), "bias": (64,)}
+    assert arrays["X"].std() == pytest.approx(1, abs=0.1)
+    assert lengths.arrays(np.random.default_rng(0))["X"].tolist() == [[1, 2, 3, 4]]
+    bounded = Case("bounded", {"X": "1000:f32"}, uniform={"X": (-0.25, -0.125)})
+    data = bounded.arrays(np.random.default_rng(0))["X"]
+    assert -0.25 <= data.min() < data.max() <= -0.125
+
+
+def test_a_large_input_repeats_a_block() -> None:
+    data = Case("large", {"X": "1048577x3:f16"}).arrays(np.random.default_rng(0))["X"]
+    assert data.shape == (1048577, 3)
+    assert data.dtype == np.float16
+    assert data.std(dtype=np.float64) == pytest.approx(1, abs=0.01)
+
+
+def test_a_report_has_every_case_beside_the_ceilings(report: Report) -> None:
+    assert [result.case for result in report.results] == ["64×64", "lengths"]
+    square, lengths = report.results
+    assert square.variant == "vec4"
+    assert square.bytes == 64 * 64 * 4 * 2 + 64 * 4
+    assert (square.flops, lengths.flops, lengths.bytes) == (8192, 0, 20)
+    assert report.copy > 0
+    assert report.fma > 0
+    for result in report.results:
+        assert 0 < result.device.low <= result.device.median <= result.device.high
+        assert result.host.median > 0
+    assert report.clock == "timestamps"
+
+
+def test_peers_stand_beside_it_and_a_missing_package_is_named(report: Report) -> None:
+    for result in report.results:
+        assert result.peers["numpy"].median > 0
+        assert result.peers["second"] == Timing(1.0, 1.0, 1.0)
+        assert result.peers["absent"] == "a_package_that_nobody_has is not installed"
+    assert list(table.notes(report)) == ["absent: a_package_that_nobody_has is not installed"]
+
+
+def test_the_table_has_a_cell_for_each_column(report: Report) -> None:
+    header = table.columns(report)
+    assert header[-3:] == ["numpy", "second", "absent"]
+    rows = list(table.rows(report))
+    assert [len(row) for row in rows] == [len(header)] * 2
+    ratio = 1.0 / report.results[0].device.median
+    assert rows[0][-2].endswith(f"({ratio:.2f}×)")
+    assert any(line.startswith("measured ceilings: copy ") for line in table.heading(report))
+
+
+def test_a_report_is_plain_json(report: Report) -> None:
+    document = json.loads(json.dumps(report.as_json()))
+    assert document["results"][0]["device"]["median"] == report.results[0].device.median
+
+
+def test_without_timestamps_wall_time_is_said_to_be_wall_time() -> None:
+    registry = oplet.Registry(discover=False, device=oplet.open_device(features=[]))
+    registry.register(OP, importlib.import_module("acme_affine"))
+    report = bench(registry, OP, cases=[Case("one", {"X": "4x4:f32"})], rounds=1)
+    assert report.clock == "wall"
+    assert any("WALL TIME" in line for line in table.heading(report))
+    with pytest.raises(oplet.DeviceError, match="no timestamps"):
+        registry.device.time([])
+
+
+def test_each_named_variant_is_timed_and_one_that_cannot_run_says_why(registry: oplet.Registry) -> None:
+    report = bench(registry, OP, cases=[Case("odd", {"X": "3x5:f32"})], variants=["scalar", "vec4"], rounds=1)
+    scalar, vec4 = report.results
+    assert scalar.device is not None
+    assert vec4.device is None
+    assert vec4.fault == "vec4: the number of columns is not a multiple of 4"
+    assert "odd: vec4: the number of columns is not a multiple of 4" in list(table.notes(report))
+
+
+def test_names_that_do_not_exist_are_refused(registry: oplet.Registry) -> None:
+    with pytest.raises(oplet.InputError, match=r"peers: 'torhc' is not one of numpy, onnxruntime, second, absent"):
+        bench(registry, OP, peers=["torhc"])
+    with pytest.raises(oplet.InputError, match=r"variants: 'vec8' is not one of matrix, vec4, scalar"):
+        bench(registry, OP, variants=["vec8"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not JSON"),
+        ('{"schema": 1, "cases": [{"name": "a", "inputs": {"X": "4,4"}}]}', "'4,4' is not a shape and a dtype"),
+        ('{"schema": 1, "cases": [{"name": "a", "input": {}}]}', r"\$\.cases\[0\]\.input: unknown key"),
+        ('{"schema": 2, "cases": []}', r"\$\.schema: 2 is not a schema that this oplet reads"),
+    ],
+)
+def test_a_faulty_bench_json_is_named(install: Callable[[str], Path], text: str, problem: str) -> None:
+    folder = install("acme_slow")
+    (folder / "bench.json").write_text(text)
+    with pytest.raises(oplet.PluginContractError, match=problem):
+        read_cases(oplet.Registry()[OP])
+
+
+def test_an_op_without_bench_json_says_so(install: Callable[[str], Path]) -> None:
+    folder = install("acme_untimed")
+    (folder / "bench.json").unlink()
+    with pytest.raises(oplet.PluginContractError, match="bench\\.json cannot be used"):
+        read_cases(oplet.Registry()[OP])
