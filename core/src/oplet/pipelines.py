@@ -6,11 +6,12 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import attrs
 
 from oplet.capabilities import Capabilities
-from oplet.errors import DeviceError, ShaderError
+from oplet.errors import DeviceError, InputError, ShaderError
 from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, dump
 from oplet.variant import Access, Launch
 
@@ -47,6 +48,8 @@ class Pipelines:
         self._gpu_error = gpu_error
         self._unchecked = unchecked
         self._pipelines: OrderedDict[object, Pipeline] = OrderedDict()
+        # By WGSL: what ops of two registries, or two plugins, have in common is compiled once.
+        self._shared: WeakValueDictionary[str, Pipeline] = WeakValueDictionary()
         self._layouts: dict[tuple[Access, ...], Any] = {}
         self.compiled = 0
 
@@ -59,8 +62,9 @@ class Pipelines:
     def get(self, op: str, variant: str, folder: str, templates: Templates, launch: Launch) -> Pipeline:
         """The pipeline of a launch, from the cache or compiled.
 
-        The key is what decides the WGSL, so a hit renders nothing: op, plugin, template, context, and the
-        declarations of bindings and params.
+        The key is what decides the WGSL, so a hit renders nothing: the op's templates, plugin, template,
+        context, and the declarations of bindings and params. Not the op's id: another registry may have
+        another plugin for it.
 
         Raises:
             ShaderError: at the template's file and line.
@@ -70,14 +74,13 @@ class Pipelines:
         declared = tuple((binding.name, binding.access, binding.element) for binding in launch.bindings)
         # Types too: 1, 1.0 and True are one key to Python and three texts to jinja.
         context = frozenset((name, type(value), value) for name, value in launch.context.items())
-        key = (op, folder, launch.template, context, declared, tuple(params.items()))
+        key = (templates, folder, launch.template, context, declared, tuple(params.items()))
         pipeline = self._pipelines.get(key)
         if pipeline is not None:
             self._pipelines.move_to_end(key)
             return pipeline
         pipeline = self._compile(f"{op}/{variant}", folder, templates, launch, params)
         self._pipelines[key] = pipeline
-        self.compiled += 1
         if len(self._pipelines) > MAX_PIPELINES:
             self._pipelines.popitem(last=False)
         return pipeline
@@ -100,7 +103,9 @@ class Pipelines:
             caps=self._caps,
         )
         if directory := os.environ.get("OPLET_DUMP_WGSL"):
-            dump(directory, label, shader)
+            _dump(directory, label, shader)
+        if shared := self._shared.get(shader.wgsl):
+            return shared
         layout = self._layout(tuple(binding.access for binding in launch.bindings))
         try:
             module = self._module(label, shader.wgsl)
@@ -110,8 +115,12 @@ class Pipelines:
                 compute={"module": module, "entry_point": "main"},
             )
         except self._gpu_error as error:
+            if "is lost" in str(error):
+                raise  # no fault of the template; the device tells what is
             raise _shader_error(label, launch.template, shader, str(error)) from error
-        return Pipeline(gpu, layout, shader)
+        self.compiled += 1
+        pipeline = self._shared[shader.wgsl] = Pipeline(gpu, layout, shader)
+        return pipeline
 
     def _module(self, label: str, wgsl: str) -> Any:
         if self._unchecked and self._caps.dialect == "naga":
@@ -129,6 +138,16 @@ class Pipelines:
                 ]
             )
         return layout
+
+
+def _dump(directory: str, label: str, shader: Shader) -> None:
+    try:
+        dump(directory, label, shader)
+    except OSError as error:
+        raise InputError(
+            f"OPLET_DUMP_WGSL: {directory!r} cannot be written to: {error}\nname a folder that can",
+            argument="OPLET_DUMP_WGSL",
+        ) from error
 
 
 def _shader_error(label: str, template: str, shader: Shader, message: str) -> ShaderError:
