@@ -36,9 +36,9 @@ def padded(nbytes: int) -> int:
 
 
 def bucket(nbytes: int) -> int:
-    """The allocation for a request: at most an eighth larger, so that near sizes share buffers."""
+    """The allocation for a request: at most an eighth larger, so that near sizes share buffers; never empty."""
     step = max(256, 1 << max(0, nbytes.bit_length() - 4))
-    return -(-nbytes // step) * step
+    return max(-(-nbytes // step), 1) * step
 
 
 class Buffer:
@@ -255,13 +255,13 @@ class Tensor:
         Raises:
             InputError: the number of elements would change.
         """
-        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        new = tuple(int(n) for n in dims)  # type: ignore[arg-type]  # a nested tuple fails here, loudly
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        new = tuple(int(n) for n in dims if isinstance(n, int | np.integer) and not isinstance(n, bool))
         if new.count(-1) == 1:
             known = math.prod(n for n in new if n != -1)
             if known and self.size % known == 0:
                 new = tuple(self.size // known if n == -1 else n for n in new)
-        if any(n < 0 for n in new) or math.prod(new) != self.size:
+        if len(new) != len(dims) or any(n < 0 for n in new) or math.prod(new) != self.size:
             raise InputError(
                 f"shape: {self.size} elements of shape {self.shape} do not fit {tuple(dims)}\n"
                 "give dimensions whose product is the number of elements",
@@ -293,7 +293,7 @@ def spec_of(shape: object, dtype: object) -> TensorSpec:
         raise InputError(f"shape: {shape!r} is not a tuple of dimensions, each an int of at least 0", argument="shape")
     try:
         name = np.dtype(dtype).name  # type: ignore[call-overload]  # that it may raise is the point
-    except TypeError:
+    except Exception:  # numpy raises more than TypeError
         name = repr(dtype)
     if name not in DTYPES:
         raise InputError(f"dtype: {name} is not one of {', '.join(DTYPES)}", argument="dtype")

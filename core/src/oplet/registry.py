@@ -7,8 +7,8 @@ import threading
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeGuard
 
 import attrs
 import numpy as np
@@ -164,7 +164,9 @@ class Registry:
             UnknownOpError: nothing offers it.
             PluginError: its plugin is at fault, or several offer it.
         """
-        loaded = self._ops.get(op) if isinstance(op, str) else None
+        if not isinstance(op, str):
+            raise self._unknown(op)
+        loaded = self._ops.get(op)
         if loaded is None:
             with self._lock:
                 loaded = self._ops.get(op)
@@ -249,12 +251,12 @@ class Registry:
             InputError: it is not such an array; nothing is cast.
             DeviceError: memory was refused.
         """
-        host = np.asarray(array) if isinstance(array, np.ndarray | np.generic) else None
-        if host is None:
+        if not _is_array(array):
             raise InputError(
-                f"array: {type(array).__name__} is not a numpy array\nconvert with np.asarray(…, np.float32)",
+                f"array: {type(array).__name__} is not a numpy array\n{_conversion('array', array)}",
                 argument="array",
             )
+        host = np.asarray(array)
         spec = TensorSpec.of(host)
         if spec.dtype not in DTYPES:
             raise InputError(
@@ -375,7 +377,7 @@ class Registry:
             As `run`.
         """
         loaded = self[op]
-        request = loaded.bind(_specs(loaded.id, inputs), attrs, outputs)
+        request = loaded.bind(_specs(loaded.id, inputs, data=False), attrs, outputs)
         plan = loaded.plan(request, self.device.capabilities, variant)
         return Explanation(
             op=op,
@@ -495,20 +497,27 @@ def _key(
     inputs: Mapping[str, object],
 ) -> tuple[object, ...] | None:
     """What decides a call but the data; None where something in it can be no part of a key."""
+    if not (
+        (attributes is None or isinstance(attributes, Mapping))
+        and (out is None or isinstance(out, Mapping))
+        and (outputs is None or isinstance(outputs, tuple | list))
+    ):
+        return None
     key: list[object] = [op, variant, None if outputs is None else tuple(outputs), tuple(out) if out else None]
     for name, value in inputs.items():
         if isinstance(value, Tensor):
             key += (name, value.spec)
         elif isinstance(value, np.ndarray):
-            key += (name, value.shape, value.dtype)
+            # The class too: a masked array is no plain one.
+            key += (name, type(value), value.shape, value.dtype)
         elif isinstance(value, np.generic):
             key += (name, (), value.dtype)
         elif value is not None:
             return None
     if attributes:
         for name, value in attributes.items():
-            # hex tells 0.0 from -0.0; the type tells 1 from True.
-            key += (name, type(value), value.hex() if isinstance(value, float) else value)
+            # Bits tell 0.0 from -0.0 and know a NaN again; the type tells 1 from True.
+            key += (name, type(value), float(value).hex() if isinstance(value, (float, np.floating)) else value)
     try:
         hash(result := tuple(key))
     except TypeError:
@@ -516,25 +525,36 @@ def _key(
     return result
 
 
-def _specs(op: str, inputs: Mapping[str, object]) -> dict[str, TensorSpec]:
+def _specs(op: str, inputs: Mapping[str, object], *, data: bool = True) -> dict[str, TensorSpec]:
+    """The spec of each input; without `data` a TensorSpec will do in its place."""
     specs = {}
     for name, value in inputs.items():
         if value is None:
             continue
-        if isinstance(value, TensorSpec):
-            specs[name] = value
+        if isinstance(value, TensorSpec) and not data:
+            specs[name] = spec_of(value.shape, value.dtype)
         elif isinstance(value, Tensor):
             specs[name] = value.spec
-        elif isinstance(value, np.ndarray | np.generic):
-            specs[name] = TensorSpec(value.shape, value.dtype.name)
+        elif _is_array(value):
+            specs[name] = TensorSpec.of(value)
         else:
             raise InputError(
                 f"{op}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
-                f"convert with np.asarray({name}, np.float32)",
+                f"{_conversion(name, value)}",
                 op=op,
                 argument=name,
             )
     return specs
+
+
+def _is_array(value: object) -> TypeGuard[np.ndarray | np.generic]:
+    # By its method: numpy.ma takes a while to import. np.asarray would drop the mask without a word.
+    return isinstance(value, np.ndarray | np.generic) and not hasattr(value, "filled")
+
+
+def _conversion(name: str, value: object) -> str:
+    call = f"{name}.filled(…)" if hasattr(value, "filled") else f"np.asarray({name}, np.float32)"
+    return f"convert with {call}"
 
 
 def _keyword(op: Op, name: str, inputs: Mapping[str, object]) -> str:
@@ -612,7 +632,7 @@ def _foreign(op: str, name: str) -> InputError:
     )
 
 
-@cache
+@lru_cache(maxsize=256)
 def _result_type(op: str, names: tuple[str, ...]) -> Any:
     return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # the names are data
 

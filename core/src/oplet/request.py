@@ -50,7 +50,7 @@ class TensorSpec:
         return self.size * DTYPES[self.dtype]
 
     @classmethod
-    def of(cls, array: np.ndarray) -> TensorSpec:
+    def of(cls, array: np.ndarray | np.generic) -> TensorSpec:
         """The spec of a numpy array."""
         return cls(array.shape, array.dtype.name)
 
