@@ -1,21 +1,22 @@
-"""The kernels: when each can run, when another is better, and what it launches.
-
-Every tile size and threshold that a card decided was decided on one; CHANGELOG.md has the measurements.
-"""
+"""The kernels: when each can run, when another is better, and what it launches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
 import oplet
+from oplet.capabilities import SubgroupMatrixConfig
 from oplet.variant import Binding, ContextValue, Launch, Param
 
 from oplet_fused_gemm.shapes import Factor, Gemm
 
 _SCALARS = {"float32": "f32", "float16": "f16"}
 _BYTES = {"float32": 4, "float16": 2}
+
+#: workgroups that keep a large GPU busy. WebGPU does not tell how many cores there are; large GPUs have 100 to 150
+_BUSY = 256
 
 
 def _ceil(n: int, d: int) -> int:
@@ -60,42 +61,49 @@ def _reduce(gemm: Gemm, slices: int, scratch: Mapping[str, oplet.TensorSpec]) ->
     )
 
 
-def _trivial(gemm: Gemm) -> list[Launch] | None:
-    """What to launch where there is nothing to multiply, and so nothing of A and B to bind."""
-    if gemm.m == 0 or gemm.n == 0:
-        return []
-    if gemm.k == 0:
-        return [_reduce(gemm, 0, {})]
-    return None
+def _over_tiles(
+    gemm: Gemm, m: int, n: int, slice_k: int, width: int
+) -> tuple[int, dict[str, ContextValue], dict[str, Param], list[Binding], dict[str, oplet.TensorSpec]]:
+    """What kernels of one m × n tile a workgroup share: workgroups, context, params, bindings and scratch.
+
+    With `slice_k`, K is split into slices that long, and what ends the kernel is a partial sum.
+    """
+    tiles_m, tiles_n = _ceil(gemm.m, m), _ceil(gemm.n, n)
+    slices = _ceil(gemm.k, slice_k) if slice_k else 1
+    scratch: dict[str, oplet.TensorSpec] = {}
+    if slice_k:
+        context: dict[str, ContextValue] = {"scalar": _SCALARS[gemm.dtype]}
+        params: dict[str, Param] = {"M": np.uint32(gemm.m), "N": np.uint32(gemm.n), "slice_k": np.uint32(slice_k)}
+        bindings = [Binding("partial", "partial", "read_write", "f32" if width == 1 else "vec4<f32>")]
+        scratch["partial"] = oplet.TensorSpec((slices, gemm.m, gemm.n), "float32")
+    else:
+        context, params, bindings = _epilogue(gemm, width)
+    context |= {"tile_m": m, "tile_n": n, "split": slice_k > 0}
+    params |= {"K": np.uint32(gemm.k), "tiles_m": np.uint32(tiles_m), "tiles_n": np.uint32(tiles_n)}
+    return tiles_m * tiles_n * slices, context, params, bindings, scratch
 
 
-# ---- what devices and shapes allow ----------------------------------------------------------------------------
+def _factors(gemm: Gemm, width: int) -> dict[str, Param]:
+    """Rows of the factors, and their strides in vectors of `width`."""
+    return {
+        "a_outer": np.uint32(gemm.a.outer),
+        "a_stride": np.uint32(gemm.a.row // width),
+        "b_outer": np.uint32(gemm.b.outer),
+        "b_stride": np.uint32(gemm.b.row // width),
+    }
 
 
-def _no_f16(gemm: Gemm, caps: oplet.Capabilities) -> str | None:
-    if gemm.dtype == "float16" and "shader-f16" not in caps.features:
-        return "float16 needs the device feature shader-f16"
-    return None
-
-
-def _not_fours(gemm: Gemm) -> str | None:
-    for factor in (gemm.a, gemm.b):
-        if factor.row % 4:
-            return f"rows of {factor.port} are {factor.row_name} = {factor.row} long, not a multiple of 4"
-    return f"rows of Y are N = {gemm.n} long, not a multiple of 4" if gemm.n % 4 else None
-
-
-# ---- tiled: any product ---------------------------------------------------------------------------------------
+# ---- tiled: any product, on any device ------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Tile:
-    """How a workgroup divides its part of Y.
+    """How the tiled kernel divides Y.
 
     Attributes:
-        m, n: of Y, for a workgroup.
+        m, n: for a workgroup.
         k: step along K that goes through workgroup memory.
-        thread_m, thread_n: of Y, for an invocation.
+        thread_m, thread_n: for an invocation.
         buffers: copies of the workgroup memory; 2 halve the barriers.
     """
 
@@ -105,16 +113,7 @@ class Tile:
     thread_m: int
     thread_n: int
     buffers: int
-
-    @property
-    def threads(self) -> int:
-        """Invocations in a workgroup."""
-        return self.m * self.n // (self.thread_m * self.thread_n)
-
-    @property
-    def workgroup_bytes(self) -> int:
-        """Workgroup memory: the two tiles as float32, one vector of padding a row."""
-        return (self.m + self.n + 8) * self.k * self.buffers * 4
+    block_n: int = 8
 
 
 #: a software device pays for each read and barrier, and compiles slowly
@@ -126,102 +125,180 @@ _SMALL_TILE = Tile(64, 64, 8, 4, 8, 2)
 def _tile(gemm: Gemm, caps: oplet.Capabilities) -> Tile:
     if caps.adapter.is_cpu:
         return _CPU_TILE
-    if _ceil(gemm.m, _LARGE_TILE.m) * _ceil(gemm.n, _LARGE_TILE.n) >= 256:
-        return _LARGE_TILE
-    return _SMALL_TILE
+    large = _ceil(gemm.m, _LARGE_TILE.m) * _ceil(gemm.n, _LARGE_TILE.n) >= _BUSY
+    return _LARGE_TILE if large else _SMALL_TILE
 
 
-def _factor_params(gemm: Gemm, vec: int) -> dict[str, Param]:
-    params: dict[str, Param] = {}
-    for name, factor in (("a", gemm.a), ("b", gemm.b)):
-        params |= {
-            f"{name}_outer": np.uint32(factor.outer),
-            f"{name}_stride": np.uint32(factor.row // vec),
-            f"{name}_along_k": np.uint32(factor.along_k),
-        }
-    return params
+def tiled(gemm: Gemm, tile: Tile, width: int, slice_k: int = 0) -> list[Launch]:
+    """The launches of a tiled product, which reads vectors of `width`."""
+    element = _SCALARS[gemm.dtype] if width == 1 else f"vec4<{_SCALARS[gemm.dtype]}>"
+    workgroups, context, params, bindings, scratch = _over_tiles(gemm, tile.m, tile.n, slice_k, width)
+    context |= {
+        "vec": width,
+        "tile_k": tile.k,
+        "thread_m": tile.thread_m,
+        "thread_n": tile.thread_n,
+        "buffers": tile.buffers,
+        "block_n": tile.block_n,
+    }
+    params |= _factors(gemm, width)
+    params |= {"a_along_k": np.uint32(gemm.a.along_k), "b_along_k": np.uint32(gemm.b.along_k)}
+    bindings = [Binding("A", "A", "read", element), Binding("B", "B", "read", element), *bindings]
+    launches = [Launch("tiled.wgsl.jinja", workgroups, context, params, bindings, scratch)]
+    return launches + _sums(gemm, scratch)
 
 
-def tiled(gemm: Gemm, tile: Tile, vec: int, slice_k: int = 0) -> list[Launch]:
-    """The launches of a tiled product; `slice_k`: split K into slices that long."""
-    scalar = _SCALARS[gemm.dtype]
-    slices = _ceil(gemm.k, slice_k) if slice_k else 1
-    tiles_m, tiles_n = _ceil(gemm.m, tile.m), _ceil(gemm.n, tile.n)
-    context, params, bindings = _epilogue(gemm, vec)
-    scratch = {}
-    if slice_k:
-        context = {"scalar": scalar}
-        params = {"M": np.uint32(gemm.m), "N": np.uint32(gemm.n), "slice_k": np.uint32(slice_k)}
-        bindings = [Binding("partial", "partial", "read_write", "f32" if vec == 1 else "vec4<f32>")]
-        scratch = {"partial": oplet.TensorSpec((slices, gemm.m, gemm.n), "float32")}
-    params |= {"K": np.uint32(gemm.k), "tiles_m": np.uint32(tiles_m), "tiles_n": np.uint32(tiles_n)}
-    element = scalar if vec == 1 else f"vec4<{scalar}>"
-    launch = Launch(
-        "tiled.wgsl.jinja",
-        tiles_m * tiles_n * slices,
-        context
-        | {
-            "vec": vec,
-            "split": slice_k > 0,
-            "tile_m": tile.m,
-            "tile_n": tile.n,
-            "tile_k": tile.k,
-            "thread_m": tile.thread_m,
-            "thread_n": tile.thread_n,
-            "buffers": tile.buffers,
-        },
-        params | _factor_params(gemm, vec),
-        [Binding("A", "A", "read", element), Binding("B", "B", "read", element), *bindings],
-        scratch,
-    )
-    return [launch, _reduce(gemm, slices, scratch)] if slice_k else [launch]
+def _sums(gemm: Gemm, scratch: Mapping[str, oplet.TensorSpec]) -> list[Launch]:
+    return [_reduce(gemm, scratch["partial"].shape[0], scratch)] if scratch else []
 
 
-def _rejects_tiled_vec4(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
-    gemm = Gemm.of(request)
-    return _no_f16(gemm, caps) or _not_fours(gemm)
+# ---- split K: where Y is too small to fill a device -----------------------------------------------------------
+
+#: least of K that is worth a workgroup of its own, and the way of its sums through memory
+_SLICE = 256
 
 
-def _rejects_tiled_scalar(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
-    return _no_f16(Gemm.of(request), caps)
+def _slice_k(gemm: Gemm, tiles: int, step: int) -> int:
+    """Length of the slices of K, a multiple of `step`: at least two slices, and no more than fill a device."""
+    slices = max(2, min(_ceil(_BUSY, tiles), gemm.k // _SLICE))
+    return _ceil(_ceil(gemm.k, slices), step) * step
 
 
-def _plan_tiled_vec4(request: oplet.Request, caps: oplet.Capabilities) -> Sequence[Launch]:
-    gemm = Gemm.of(request)
-    trivial = _trivial(gemm)
-    return tiled(gemm, _tile(gemm, caps), 4) if trivial is None else trivial
+def _rejects_split(gemm: Gemm, caps: oplet.Capabilities, tiles: int, step: int) -> str | None:
+    if gemm.k <= step:
+        return f"K = {gemm.k} is no more than one step of {step}"
+    needed = _ceil(gemm.k, _slice_k(gemm, tiles, step)) * gemm.m * gemm.n * 4
+    allowed = min(caps.limits["maxStorageBufferBindingSize"], caps.limits["maxBufferSize"])
+    if needed > allowed:
+        return f"the partial sums need {needed} bytes, and a buffer may have {allowed}"
+    return None
 
 
-def _plan_tiled_scalar(request: oplet.Request, caps: oplet.Capabilities) -> Sequence[Launch]:
-    gemm = Gemm.of(request)
-    trivial = _trivial(gemm)
-    return tiled(gemm, _tile(gemm, caps), 1) if trivial is None else trivial
+def _yields_split(gemm: Gemm, caps: oplet.Capabilities, tiles: int) -> str | None:
+    if caps.adapter.is_cpu:
+        return "a software device has few cores to fill"
+    if 2 * tiles > _BUSY:
+        return f"Y has {tiles} tiles, enough to keep a device busy"
+    if gemm.k < 2 * _SLICE:
+        return f"K = {gemm.k} is too short to pay for a second launch"
+    return None
 
 
-# ---- skinny: a stream of one factor ---------------------------------------------------------------------------
+# ---- subgroup matrices ----------------------------------------------------------------------------------------
 
-#: most rows that a factor may have for the other one to be streamed past it
+
+@attrs.frozen
+class MatrixTile:
+    """How the kernel on subgroup matrices divides Y.
+
+    Attributes:
+        m, n: for a workgroup.
+        k: step along K that goes through workgroup memory.
+        part_m, part_n: for a subgroup.
+        buffers: copies of the workgroup memory.
+    """
+
+    m: int
+    n: int
+    k: int
+    part_m: int
+    part_n: int
+    buffers: int
+
+    def threads(self, lanes: int) -> int:
+        """Invocations in a workgroup, with subgroups of `lanes`."""
+        return self.m * self.n // (self.part_m * self.part_n) * lanes
+
+
+_CPU_MATRIX_TILE = MatrixTile(16, 16, 16, 8, 16, 1)
+_LARGE_MATRIX_TILE = MatrixTile(128, 256, 32, 64, 64, 1)
+_SMALL_MATRIX_TILE = MatrixTile(64, 64, 32, 32, 32, 1)
+
+
+def _matrix(caps: oplet.Capabilities) -> SubgroupMatrixConfig | None:
+    """The largest shape for float16 factors and float32 sums whose sides are multiples of 8, as the template needs."""
+    usable = [
+        config
+        for config in caps.subgroup_matrix_configs
+        if (config.component, config.result) == ("f16", "f32") and not (config.m | config.n | config.k) % 8
+    ]
+    return max(usable, key=lambda config: config.m * config.n * config.k, default=None)
+
+
+def _matrix_tile(gemm: Gemm, caps: oplet.Capabilities) -> MatrixTile:
+    if caps.adapter.is_cpu:
+        return _CPU_MATRIX_TILE
+    large = _ceil(gemm.m, _LARGE_MATRIX_TILE.m) * _ceil(gemm.n, _LARGE_MATRIX_TILE.n) >= _BUSY // 2
+    return _LARGE_MATRIX_TILE if large else _SMALL_MATRIX_TILE
+
+
+def subgroup_matrix(
+    gemm: Gemm, tile: MatrixTile, config: SubgroupMatrixConfig, lanes: int, slice_k: int = 0
+) -> list[Launch]:
+    """The launches of a product on subgroup matrices."""
+    wide = gemm.a.row % 8 == 0 and gemm.b.row % 8 == 0 and gemm.n % 4 == 0
+    workgroups, context, params, bindings, scratch = _over_tiles(gemm, tile.m, tile.n, slice_k, 4 if wide else 1)
+    context |= {
+        "m": config.m,
+        "n": config.n,
+        "k": config.k,
+        "lanes": lanes,
+        "tile_k": tile.k,
+        "part_m": tile.part_m,
+        "part_n": tile.part_n,
+        "buffers": tile.buffers,
+        "wide": wide,
+        "a_along_k": gemm.a.along_k,
+        "b_along_k": gemm.b.along_k,
+    }
+    params |= _factors(gemm, 8 if wide else 1)
+    element = "vec4<u32>" if wide else "f16"
+    bindings = [Binding("A", "A", "read", element), Binding("B", "B", "read", element), *bindings]
+    launches = [Launch("subgroup_matrix.wgsl.jinja", workgroups, context, params, bindings, scratch)]
+    return launches + _sums(gemm, scratch)
+
+
+def _rejects_matrix(gemm: Gemm, caps: oplet.Capabilities) -> str | None:
+    if "subgroup-matrix" not in caps.features:
+        return "needs the device feature subgroup-matrix: Dawn, and open_device(experimental=True)"
+    if gemm.dtype != "float16":
+        return f"matrix units would round {gemm.dtype} to float16"
+    config = _matrix(caps)
+    if config is None:
+        return "the device multiplies no float16 matrices with float32 sums"
+    tile = _matrix_tile(gemm, caps)
+    if tile.part_m % config.m or tile.part_n % config.n or tile.k % config.k:
+        return f"its matrices of {config.m} × {config.n} × {config.k} do not divide a subgroup's part"
+    threads, allowed = tile.threads(caps.subgroup_size), caps.limits["maxComputeInvocationsPerWorkgroup"]
+    if threads > allowed:
+        return f"{threads} invocations in a workgroup are needed, and the device allows {allowed}"
+    return None
+
+
+# ---- skinny: one factor streams past the other ----------------------------------------------------------------
+
+#: most rows of the factor that stays
 _FEW = 16
 
 
-def _few(gemm: Gemm) -> tuple[Factor, Factor] | None:
-    """The factor of many rows and that of few, where one has few."""
+def _skinny_factors(gemm: Gemm) -> tuple[Factor, Factor] | None:
+    """The factor that streams and the one that stays, where one has few rows."""
     if gemm.m <= min(gemm.n, _FEW):
         return gemm.b, gemm.a
     if gemm.n <= _FEW:
         return gemm.a, gemm.b
-    return (gemm.b, gemm.a) if gemm.m <= _FEW else None
+    return None
 
 
 @attrs.frozen
-class Skinny:
-    """How a skinny product is divided.
+class Strips:
+    """How the skinny kernels divide the factor that streams.
 
     Attributes:
         threads: in a workgroup.
-        rows: rows of the large factor for a workgroup, where they are contiguous along K.
-        unroll: steps along K under way together, there.
-        lanes: strips of neighbouring rows for a workgroup, where they are contiguous along those.
+        rows: for a workgroup, where rows are contiguous along K.
+        unroll: steps along K whose reads are under way together, there.
+        lanes: strips of 16 bytes for a workgroup, where memory is contiguous from row to row.
     """
 
     threads: int
@@ -230,11 +307,15 @@ class Skinny:
     lanes: int
 
 
-def skinny(gemm: Gemm, shape: Skinny, *, subgroups: bool) -> list[Launch]:
-    """The launch of a skinny product."""
-    pair = _few(gemm)
-    assert pair is not None
-    w, x = pair
+def _strips(x: Factor, caps: oplet.Capabilities) -> Strips:
+    rows = 4 if x.outer <= 8 else 2
+    if caps.adapter.is_cpu:
+        return Strips(threads=16, rows=rows, unroll=1, lanes=4)
+    return Strips(threads=128, rows=rows, unroll=2, lanes=8)
+
+
+def skinny(gemm: Gemm, w: Factor, x: Factor, strips: Strips, *, subgroups: bool) -> list[Launch]:
+    """The launch of a skinny product: `w` streams past `x`."""
     scalar = _SCALARS[gemm.dtype]
     chunk = 16 // _BYTES[gemm.dtype]
     wide = w.row % chunk == 0
@@ -242,7 +323,7 @@ def skinny(gemm: Gemm, shape: Skinny, *, subgroups: bool) -> list[Launch]:
     element = "vec4<f32>" if scalar == "f32" else "vec4<u32>"
     few = next(n for n in (1, 4, 8, _FEW) if n >= x.outer)
     context, params, bindings = _epilogue(gemm, 1)
-    context |= {"few": few, "wide": wide, "x_wide": x_wide, "threads": shape.threads}
+    context |= {"few": few, "wide": wide, "x_wide": x_wide, "threads": strips.threads}
     params |= {
         "K": np.uint32(gemm.k),
         "w_is_b": np.uint32(w.port == "B"),
@@ -259,57 +340,165 @@ def skinny(gemm: Gemm, shape: Skinny, *, subgroups: bool) -> list[Launch]:
     ]
     if w.along_k:
         params["w_outer"] = np.uint32(w.outer)
-        context |= {"subgroups": subgroups, "rows": shape.rows, "unroll": shape.unroll}
-        return [Launch("skinny_rows.wgsl.jinja", _ceil(w.outer, shape.rows), context, params, bindings)]
-    context |= {"lanes": shape.lanes, "depth": chunk, "few_at_once": min(few, 16 // chunk)}
-    return [
-        Launch(
-            "skinny_columns.wgsl.jinja",
-            _ceil(w.outer, shape.lanes * (chunk if wide else 1)),
-            context,
-            params,
-            bindings,
-        )
-    ]
+        context |= {"subgroups": subgroups, "rows": strips.rows, "unroll": strips.unroll}
+        return [Launch("skinny_rows.wgsl.jinja", _ceil(w.outer, strips.rows), context, params, bindings)]
+    context |= {"lanes": strips.lanes, "depth": chunk, "few_at_once": min(few, 16 // chunk)}
+    workgroups = _ceil(w.outer, strips.lanes * (chunk if wide else 1))
+    return [Launch("skinny_columns.wgsl.jinja", workgroups, context, params, bindings)]
 
 
-def _rejects_skinny_nosg(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
-    gemm = Gemm.of(request)
-    if _few(gemm) is None:
-        return f"M = {gemm.m} and N = {gemm.n} are both over {_FEW}"
-    return _no_f16(gemm, caps)
+# ---- the variants ---------------------------------------------------------------------------------------------
+
+Reason = str | None
+Predicate = Callable[[Gemm, oplet.Capabilities], Reason]
+Plan = Callable[[Gemm, oplet.Capabilities], list[Launch]]
 
 
-def _rejects_skinny(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
+def _variant(name: str, doc: str, plan: Plan, rejects: Predicate, yields: Predicate | None = None) -> oplet.Variant:
+    """A variant in the terms of a Gemm, and what holds for all of them."""
+
+    def plan_request(request: oplet.Request, caps: oplet.Capabilities) -> Sequence[Launch]:
+        gemm = Gemm.of(request)
+        if gemm.m == 0 or gemm.n == 0:
+            return []
+        # Nothing to multiply, so nothing of A and B to bind.
+        return plan(gemm, caps) if gemm.k else [_reduce(gemm, 0, {})]
+
+    def rejects_request(request: oplet.Request, caps: oplet.Capabilities) -> Reason:
+        gemm = Gemm.of(request)
+        if gemm.dtype == "float16" and "shader-f16" not in caps.features:
+            return "float16 needs the device feature shader-f16"
+        return rejects(gemm, caps)
+
+    def yields_request(request: oplet.Request, caps: oplet.Capabilities) -> Reason:
+        return yields(Gemm.of(request), caps) if yields else None
+
+    return oplet.Variant(name, plan_request, rejects_request, yields_request, doc)
+
+
+def _rejects_skinny(gemm: Gemm, caps: oplet.Capabilities) -> Reason:
     if "subgroups" not in caps.features:
         return "needs the device feature subgroups"
-    return _rejects_skinny_nosg(request, caps)
+    return _rejects_skinny_nosg(gemm, caps)
 
 
-def _skinny_shape(gemm: Gemm, caps: oplet.Capabilities) -> Skinny:
-    pair = _few(gemm)
-    assert pair is not None
-    rows = 4 if pair[1].outer <= 8 else 2
-    if caps.adapter.is_cpu:
-        return Skinny(threads=16, rows=rows, unroll=1, lanes=4)
-    return Skinny(threads=128, rows=rows, unroll=2, lanes=8)
+def _rejects_skinny_nosg(gemm: Gemm, caps: oplet.Capabilities) -> Reason:
+    return None if _skinny_factors(gemm) else f"M = {gemm.m} and N = {gemm.n} are both over {_FEW}"
 
 
-def _plan_skinny(request: oplet.Request, caps: oplet.Capabilities) -> Sequence[Launch]:
-    gemm = Gemm.of(request)
-    trivial = _trivial(gemm)
-    return skinny(gemm, _skinny_shape(gemm, caps), subgroups=True) if trivial is None else trivial
+def _plan_skinny(*, subgroups: bool) -> Plan:
+    def plan(gemm: Gemm, caps: oplet.Capabilities) -> list[Launch]:
+        factors = _skinny_factors(gemm)
+        assert factors is not None  # else rejected
+        return skinny(gemm, *factors, _strips(factors[1], caps), subgroups=subgroups)
+
+    return plan
 
 
-def _plan_skinny_nosg(request: oplet.Request, caps: oplet.Capabilities) -> Sequence[Launch]:
-    gemm = Gemm.of(request)
-    trivial = _trivial(gemm)
-    return skinny(gemm, _skinny_shape(gemm, caps), subgroups=False) if trivial is None else trivial
+def _not_fours(gemm: Gemm) -> Reason:
+    for factor in (gemm.a, gemm.b):
+        if factor.row % 4:
+            return f"rows of {factor.port} are {factor.row_name} = {factor.row} long, not a multiple of 4"
+    return f"rows of Y are N = {gemm.n} long, not a multiple of 4" if gemm.n % 4 else None
+
+
+def _tiles(gemm: Gemm, tile: Tile | MatrixTile) -> int:
+    return _ceil(gemm.m, tile.m) * _ceil(gemm.n, tile.n)
+
+
+def _rejects_split_k(gemm: Gemm, caps: oplet.Capabilities) -> Reason:
+    tile = _split_tile(caps)
+    return _rejects_split(gemm, caps, _tiles(gemm, tile), tile.k)
+
+
+def _rejects_split_k_vec4(gemm: Gemm, caps: oplet.Capabilities) -> Reason:
+    return _not_fours(gemm) or _rejects_split_k(gemm, caps)
+
+
+def _split_tile(caps: oplet.Capabilities) -> Tile:
+    return _CPU_TILE if caps.adapter.is_cpu else _SMALL_TILE
+
+
+def _plan_split_k(width: int) -> Plan:
+    def plan(gemm: Gemm, caps: oplet.Capabilities) -> list[Launch]:
+        tile = _split_tile(caps)
+        return tiled(gemm, tile, width, _slice_k(gemm, _tiles(gemm, tile), tile.k))
+
+    return plan
+
+
+def _split_matrix_tile(caps: oplet.Capabilities) -> MatrixTile:
+    return _CPU_MATRIX_TILE if caps.adapter.is_cpu else _SMALL_MATRIX_TILE
+
+
+def _plan_matrix(gemm: Gemm, caps: oplet.Capabilities) -> list[Launch]:
+    config = _matrix(caps)
+    assert config is not None  # else rejected
+    return subgroup_matrix(gemm, _matrix_tile(gemm, caps), config, caps.subgroup_size)
+
+
+def _plan_matrix_split_k(gemm: Gemm, caps: oplet.Capabilities) -> list[Launch]:
+    config = _matrix(caps)
+    assert config is not None  # else rejected
+    tile = _split_matrix_tile(caps)
+    return subgroup_matrix(gemm, tile, config, caps.subgroup_size, _slice_k(gemm, _tiles(gemm, tile), tile.k))
+
+
+def _rejects_matrix_split_k(gemm: Gemm, caps: oplet.Capabilities) -> Reason:
+    tile = _split_matrix_tile(caps)
+    return _rejects_matrix(gemm, caps) or _rejects_split(gemm, caps, _tiles(gemm, tile), tile.k)
 
 
 VARIANTS = (
-    oplet.Variant("skinny", _plan_skinny, _rejects_skinny),
-    oplet.Variant("skinny_nosg", _plan_skinny_nosg, _rejects_skinny_nosg),
-    oplet.Variant("tiled_vec4", _plan_tiled_vec4, _rejects_tiled_vec4),
-    oplet.Variant("tiled_scalar", _plan_tiled_scalar, _rejects_tiled_scalar),
+    _variant(
+        "skinny",
+        "M or N up to 16: one factor streams past the other, subgroups add up.",
+        _plan_skinny(subgroups=True),
+        _rejects_skinny,
+    ),
+    _variant(
+        "skinny_nosg",
+        "The same without subgroups.",
+        _plan_skinny(subgroups=False),
+        _rejects_skinny_nosg,
+    ),
+    _variant(
+        "subgroup_matrix_split_k",
+        "float16 on matrix units where Y is small: slices of K, and a second launch that adds them.",
+        _plan_matrix_split_k,
+        _rejects_matrix_split_k,
+        lambda gemm, caps: _yields_split(gemm, caps, _tiles(gemm, _split_matrix_tile(caps))),
+    ),
+    _variant(
+        "subgroup_matrix",
+        "float16 on matrix units, float32 sums.",
+        _plan_matrix,
+        _rejects_matrix,
+    ),
+    _variant(
+        "split_k_vec4",
+        "Y is small: slices of K, and a second launch that adds them.",
+        _plan_split_k(4),
+        _rejects_split_k_vec4,
+        lambda gemm, caps: _yields_split(gemm, caps, _tiles(gemm, _split_tile(caps))),
+    ),
+    _variant(
+        "tiled_vec4",
+        "Tiles through workgroup memory, rows of whole vectors.",
+        lambda gemm, caps: tiled(gemm, _tile(gemm, caps), 4),
+        lambda gemm, _: _not_fours(gemm),
+    ),
+    _variant(
+        "split_k_scalar",
+        "As split_k_vec4, for any size.",
+        _plan_split_k(1),
+        _rejects_split_k,
+        lambda gemm, caps: _yields_split(gemm, caps, _tiles(gemm, _split_tile(caps))),
+    ),
+    _variant(
+        "tiled_scalar",
+        "As tiled_vec4, for any size.",
+        lambda gemm, caps: tiled(gemm, _tile(gemm, caps), 1),
+        lambda _, __: None,
+    ),
 )
