@@ -34,14 +34,10 @@ def offer() -> Offer:
 def test_what_is_written(folder: Path) -> None:
     document = json.loads((folder / "metadata.json").read_text())
     assert (document["schema"], document["id"], document["version"]) == (1, OP, "1.2.0")
-    assert set(document["files"]) == {
-        "__init__.py",
-        "cases.py",
-        "manifest.json",
-        "test.json",
-        "wgsl/affine.wgsl.jinja",
-        "wgsl/sums.wgsl.jinja",
-    }
+    files = set(document["files"])
+    assert files >= {"__init__.py", "manifest.json", "wgsl/affine.wgsl.jinja", "wgsl/sums.wgsl.jinja"}
+    assert "metadata.json" not in files
+    assert not [name for name in files if "__pycache__" in name]
     assert document["files"]["cases.py"] == hashlib.sha256((folder / "cases.py").read_bytes()).hexdigest()
     both = ["affine.wgsl.jinja", "sums.wgsl.jinja"]
     assert document["variants"] == {"matrix": both, "vec4": both, "scalar": both}
@@ -120,6 +116,12 @@ def test_a_variant_that_no_case_brings_out(install: Install) -> None:
     assert source.count("rejects=needs_matrix") == 1
     init.write_text(source.replace("rejects=needs_matrix", "rejects=lambda request, caps: 'never'"))
     with pytest.raises(PluginContractError, match=r"matrix accepts no case .*\nadd a case that it serves"):
+        metadata.build(oplet.Registry()[OP], offer())
+
+
+def test_cases_that_have_faults(install: Install) -> None:
+    (install("acme_faulty") / "test.json").unlink()
+    with pytest.raises(PluginContractError, match=r"its cases have faults\ncases: .*test\.json"):
         metadata.build(oplet.Registry()[OP], offer())
 
 

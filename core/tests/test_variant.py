@@ -37,6 +37,17 @@ def test_params_say_their_wgsl_type(value: Any) -> None:
         Launch("a.wgsl.jinja", 1, params={"rows": value})
 
 
+@pytest.mark.parametrize("value", ["f32", 8, 0.5, True, None, (8, ("a", 1))])
+def test_choices_enter_the_context(value: Any) -> None:
+    assert Launch("a.wgsl.jinja", 1, context={"choice": value}).context == {"choice": value}
+
+
+@pytest.mark.parametrize("value", [[8, 8], {"a": 1}, np.zeros(2), (8, [8]), object()])
+def test_nothing_else_does(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"context\['choice'\] must be"):
+        Launch("a.wgsl.jinja", 1, context={"choice": value})
+
+
 @pytest.mark.parametrize("name", ["workgroups", "fold_x", "a-b", "_", "1st", ""])
 def test_param_names(name: str) -> None:
     with pytest.raises(ValueError, match="is not a free WGSL identifier"):

@@ -167,7 +167,10 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
     """
     from oplet.testing.kit import Kit
 
-    calls = Kit(op.id, seed=0).calls
+    kit = Kit(op.id, seed=0)
+    calls = kit.calls
+    if kit.faults:
+        raise _error(offer, f"its cases have faults\n{kit.faults[0]}", f"mend them; oplet check {op.id} names them all")
     found: dict[str, set[str]] = {}
     for variant in op.variants:
         templates = found.setdefault(variant.name, set())

@@ -478,7 +478,10 @@ def served(kit: Kit, *, setup: str) -> Findings:
         try:
             op.choose(call.request, caps)
         except NoVariantError as error:
-            reasons = "; ".join(f"{one.variant}: {one.reason}" for one in error.rejections)
+            variants: dict[str, list[str]] = {}
+            for one in error.rejections:
+                variants.setdefault(one.reason, []).append(one.variant)
+            reasons = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in variants.items())
             unserved.setdefault(reasons, []).append(call.case.name)
         except OpletError as error:
             yield _finding("plans", call, str(error), setup=setup)
