@@ -106,7 +106,7 @@ def random_call(rng: np.random.Generator, *, longest: int = 130, oracle: bool = 
     else:
         key = (key / np.linalg.norm(key.astype(np.float32), axis=-1, keepdims=True)).astype(dtype)
     if layout.startswith("packed"):
-        parts = [part.reshape(lead[0], -1) for part in (query, key, value)]
+        parts = [part.reshape(lead[0], part.shape[1] * part.shape[2]) for part in (query, key, value)]
         inputs["queryT"] = np.concatenate(parts, axis=1)
     else:
         inputs |= {"queryT": query, "keyT": key, "valueT": value}

@@ -44,6 +44,7 @@ class Delta:
         decays: whether the rule has a decay.
         retrieves: whether the rule subtracts what the state already holds for a key.
         per_key: whether each key dimension decays at its own rate.
+        bias_width: elements of dt_bias of one head.
         gate: what the raw decay goes through.
         lower_bound: parameter of the sigmoid gate.
         beta_sigmoid: whether beta goes through a sigmoid.
@@ -68,6 +69,7 @@ class Delta:
     decays: bool
     retrieves: bool
     per_key: bool
+    bias_width: int
     gate: Gate
     lower_bound: np.float32
     beta_sigmoid: bool
@@ -166,6 +168,7 @@ class Delta:
             decays=decays,
             retrieves=retrieves,
             per_key=per_key,
+            bias_width=request.inputs["dtBiasT"].size // hv if gate != "none" else 1,
             gate=gate,
             lower_bound=np.float32(lower_bound),
             beta_sigmoid=attributes["beta_activation"] == "sigmoid",
