@@ -105,12 +105,12 @@ def test_a_correct_op_passes_every_check(devices: Devices, install: Callable[...
     outcomes = {check.id: check.run(kit) for check in checks.checks(kit) if check.id != "metadata"}
     assert not [outcome for outcome in outcomes.values() if outcome.findings]
     assert set(outcomes) >= {"infer", "errors", "plans-bare", "served-best", "runs-vec4-floor", "runs-scalar-best"}
-    ran = [name for name, outcome in outcomes.items() if name.startswith("runs") and not outcome.not_run]
-    assert ran == [f"runs-{variant}-{setup}" for variant in ("vec4", "scalar") for setup in ("best", "bare", "floor")]
+    ran = {name for name, outcome in outcomes.items() if name.startswith("runs") and not outcome.not_run}
+    assert ran >= {f"runs-{variant}-{setup}" for variant in ("vec4", "scalar") for setup in ("best", "bare", "floor")}
 
 
 def test_a_variant_that_never_ran_is_named_with_the_reasons(affine: Callable[..., Kit]) -> None:
-    (told,) = checks.runs(affine(), variant="matrix", setup="best")
+    (told,) = checks.runs(affine(), variant="matrix", setup="bare")
     assert told == NotRun("variant matrix", "needs the device feature subgroup-matrix (1 cases)")
 
 
@@ -140,9 +140,9 @@ def test_outside_pytest(affine: Callable[..., Kit]) -> None:
 
 
 def test_long_reports_are_cut() -> None:
-    finding = Finding("results", "wrong")
+    finding = Finding("results", "wrong", case="one")
     text = str(checks.Outcome("runs", OP, "", 7, (finding,) * 20, ()))
-    assert text.count("results: wrong") == checks.SHOWN
+    assert text.count("results: case 'one': wrong") == checks.SHOWN
     assert text.splitlines()[-2:] == ["and 14 more of results", "the random cases again: --oplet-seed=7"]
 
 

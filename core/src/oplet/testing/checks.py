@@ -24,6 +24,7 @@ look at on this machine. What each protects from:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -85,7 +86,8 @@ class Outcome:
         if count > SHOWN:
             rest = Counter(finding.check for finding in self.findings[SHOWN:])
             lines.append("and " + ", ".join(f"{number} more of {name}" for name, number in rest.items()))
-        lines.append(f"the random cases again: --oplet-seed={self.seed}")
+        if any(finding.case for finding in self.findings):
+            lines.append(f"the random cases again: --oplet-seed={self.seed}")
         return "\n".join(lines)
 
 
@@ -255,9 +257,15 @@ def _names_nothing(error: InputError, op: Op) -> str | None:
     known |= {attribute.name for attribute in manifest.attributes}
     if error.argument not in known:
         return f"InputError.argument is {error.argument!r}, no input, output or attribute: {error}"
-    if error.argument not in str(error).split("\n")[0]:
+    if not _told(error, op.id):
         return f"its first line does not name {error.argument}: {error}"
     return None
+
+
+def _told(error: InputError, op: str) -> bool:
+    """Whether the first line has the argument as a word of its own; "A" is in most op ids."""
+    first = str(error).split("\n")[0].replace(op, "")
+    return error.argument in re.findall(r"\w+", first)
 
 
 def metadata_is_current(kit: Kit) -> Findings:
@@ -293,22 +301,23 @@ def errors(kit: Kit) -> Findings:
     probe = _served_call(kit, registry)
     if probe is None:
         yield NotRun("a valid call after each error", "no variant serves any case on this device; see the check served")
+    finding = partial(Finding, "errors", case=call.case.name)
     for misuse in _misuses(kit.op.manifest, call):
         try:
             registry.run(kit.id, **misuse.arguments)  # type: ignore[arg-type]  # that they are wrong is the point
         except InputError as error:
             if error.argument not in misuse.names:
                 told = f"InputError.argument is {error.argument!r}, not {' or '.join(misuse.names)}: {error}"
-                yield Finding("errors", f"{misuse.told}: {told}")
-            elif error.argument not in str(error).split("\n")[0]:
-                yield Finding("errors", f"{misuse.told}: the first line does not name {error.argument}: {error}")
+                yield finding(f"{misuse.told}: {told}")
+            elif not _told(error, kit.id):
+                yield finding(f"{misuse.told}: the first line does not name {error.argument}: {error}")
         except Exception as error:
-            yield Finding("errors", f"{misuse.told}: {type(error).__name__} instead of InputError: {error}")
+            yield finding(f"{misuse.told}: {type(error).__name__} instead of InputError: {error}")
         else:
-            yield Finding("errors", f"{misuse.told}: is not refused")
+            yield finding(f"{misuse.told}: is not refused")
         if probe is not None:
-            for finding in _once(kit, registry, probe, None, "best"):
-                yield attrs.evolve(finding, message=f"after the refusal of {misuse.told}: {finding.message}")
+            for broken in _once(kit, registry, probe, None, "best"):
+                yield attrs.evolve(broken, message=f"after the refusal of {misuse.told}: {broken.message}")
                 probe = None  # once is enough
 
 
