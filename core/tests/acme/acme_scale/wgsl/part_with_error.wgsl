@@ -1,0 +1,3 @@
+fn one() -> f32 {
+  return no_such_name;
+}
