@@ -1,0 +1,108 @@
+"""Every README does what it says: its code runs, and prints what the README shows.
+
+In a page's order, in one namespace: a `python` block is run, and where a `text` block follows, that is what it has
+to print. In a `console` block each line after `$ oplet` is run, and has to print the lines below it. In what is
+shown, `…` stands for anything, and a line of only `…` for any lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from oplet.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, language and text of each block of a page."""
+    text = page.read_text(encoding="utf-8")
+    for block in _BLOCK.finditer(text):
+        yield text.count("\n", 0, block.start()) + 1, block[1], block[2]
+
+
+def shows(shown: str, printed: str) -> bool:
+    """Whether what a page shows is what was printed; columns may be wider."""
+    shown, printed = (re.sub(" +", " ", text.strip()) for text in (shown, printed))
+    lines = (
+        "(?:.*\n)*" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n" for line in shown.split("\n")
+    )
+    return re.fullmatch("".join(lines), printed + "\n") is not None
+
+
+def run_page(page: Path) -> int:
+    """Runs a page; returns how many blocks it has that were run."""
+    namespace: dict[str, Any] = {"__name__": "__readme__"}
+    printed: str | None = None
+    count = 0
+    for line, language, text in blocks(page):
+        where = f"{page.relative_to(ROOT)}:{line}"
+        if language == "text":
+            assert printed is not None, f"{where}: no python block before it"
+            assert shows(text, printed), f"{where}: printed instead\n{printed}"
+        printed = None
+        if language == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile("\n" * line + text, str(page), "exec"), namespace)  # the line as in the page
+            printed = out.getvalue()
+        elif language == "console":
+            for command in re.split(r"(?m)^\$ ", text)[1:]:
+                call, _, shown = command.partition("\n")
+                name, *arguments = shlex.split(call)
+                assert name == "oplet", where
+                result = CliRunner().invoke(main, arguments)
+                assert shows(shown, result.output), f"{where}: $ {call} printed instead\n{result.output}"
+        count += language in ("python", "console")
+    return count
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_page(page) > 0
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+class TestShows:
+    """The comparison itself."""
+
+    @pytest.mark.parametrize(
+        ("shown", "printed"),
+        [
+            ("a b", "a b\n"),
+            ("a … c", "a b c"),
+            ("a\n…\nd", "a\nb\nc\nd"),
+            ("a\n…", "a"),
+            ("…\nb", "b"),
+            ("a.c", "a.c"),
+            ("a   b", "a b"),
+        ],
+    )
+    def test_same(self, shown: str, printed: str) -> None:
+        assert shows(shown, printed)
+
+    @pytest.mark.parametrize(
+        ("shown", "printed"), [("a", "b"), ("a", "a\nb"), ("a … c", "a\nc"), ("a.c", "abc"), ("a\n…\nd", "a\nb\nc")]
+    )
+    def test_different(self, shown: str, printed: str) -> None:
+        assert not shows(shown, printed)
