@@ -126,14 +126,14 @@ def test_preferences_of_the_call_come_before_the_environment(monkeypatch: pytest
 @pytest.mark.parametrize("text", ["com.acme.A", "com.acme.A=", "=dist", "com.acme.A=one,two"])
 def test_a_bad_preference_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("OPLET_PREFER", text)
-    with pytest.raises(InputError, match="OPLET_PREFER: .* is not of the form op=distribution") as caught:
+    with pytest.raises(InputError, match=r"OPLET_PREFER: .* is not of the form op=distribution") as caught:
         discovery.preferences(None)
     assert caught.value.argument == "OPLET_PREFER"
 
 
 @pytest.mark.parametrize("prefer", ["com.acme.A=one", ["com.acme.A"], {"com.acme.A": 1}, {1: "one"}, 7])
 def test_prefer_is_a_mapping_of_names(prefer: Any) -> None:
-    with pytest.raises(InputError, match="prefer: .* is not a mapping from op ids to distributions"):
+    with pytest.raises(InputError, match=r"prefer: .* is not a mapping from op ids to distributions"):
         discovery.preferences(prefer)
 
 
@@ -145,7 +145,7 @@ def test_blocked_names_are_canonical_and_add_up(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("block", ["oplet-foo", [1], 7, [None]])
 def test_block_is_a_list_of_names(block: Any) -> None:
-    with pytest.raises(InputError, match="block: .* is not a list of op ids and distributions"):
+    with pytest.raises(InputError, match=r"block: .* is not a list of op ids and distributions"):
         discovery.blocked(block)
 
 
