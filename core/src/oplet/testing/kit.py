@@ -107,9 +107,12 @@ class NotRun:
 class Devices:
     """The devices that ops are tested on, each opened when it is first needed and shared by all ops."""
 
-    def __init__(self, *, webgpu: Implementation | None = None, adapter: str | None = None) -> None:
+    def __init__(
+        self, *, webgpu: Implementation | None = None, adapter: str | None = None, unchecked: bool = False
+    ) -> None:
         self._webgpu = webgpu
         self._adapter = adapter
+        self._unchecked = unchecked
         self._open: dict[str, Device] = {}
 
     def __getitem__(self, setup: str) -> Device:
@@ -120,7 +123,7 @@ class Devices:
         """
         device = self._open.get(setup)
         if device is None:
-            device = open_device(webgpu=self._webgpu, adapter=self._adapter, **SETUPS[setup])
+            device = open_device(webgpu=self._webgpu, adapter=self._adapter, unchecked=self._unchecked, **SETUPS[setup])
             device.pool = GuardPool(device)
             self._open[setup] = device
         return device

@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("oplet", "conformance of oplet ops")
     group.addoption("--oplet-webgpu", choices=("wgpu", "dawn"), help="WebGPU implementation; default OPLET_WEBGPU")
     group.addoption("--oplet-adapter", metavar="TEXT", help="part of the adapter's name; default OPLET_ADAPTER")
+    group.addoption("--oplet-unchecked", action="store_true", help="compile shaders without bounds checks")
     group.addoption("--oplet-seed", type=int, metavar="N", help="seed of the random cases; default a fresh one")
 
 
@@ -39,7 +40,9 @@ def _kit(config: pytest.Config, op: str) -> Kit:
     if op not in kits:
         if _devices not in config.stash:
             config.stash[_devices] = Devices(
-                webgpu=config.getoption("oplet_webgpu"), adapter=config.getoption("oplet_adapter")
+                webgpu=config.getoption("oplet_webgpu"),
+                adapter=config.getoption("oplet_adapter"),
+                unchecked=config.getoption("oplet_unchecked"),
             )
         kits[op] = Kit(op, devices=config.stash[_devices], seed=config.getoption("oplet_seed"))
     return kits[op]
