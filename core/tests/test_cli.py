@@ -1,123 +1,35 @@
-"""The `oplet` command, on a distribution that is made here."""
+"""The `oplet` command."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from oplet import doctor
 from oplet.cli import main
 
-MANIFEST = {
-    "schema": 1,
-    "id": "com.acme.Scale",
-    "since_version": 1,
-    "summary": "Multiplies every element.",
-    "inputs": [
-        {"name": "X", "upstream": "data", "type": "T", "shape": "any", "doc": "The elements."},
-        {"name": "bias", "type": "T", "shape": "as X", "optional": True},
-    ],
-    "outputs": [
-        {"name": "Y", "type": "T", "shape": "as X"},
-        {"name": "negated", "type": "T", "shape": "as X", "optional": True},
-    ],
-    "attributes": [
-        {"name": "factor", "type": "float", "default": 2.0, "doc": "What it multiplies by."},
-        {"name": "mode", "type": "string", "choices": ["plain", "fancy"]},
-    ],
-    "types": {"T": ["float32"]},
-}
-
-PLUGIN = """
-from importlib.resources import files
-import numpy as np
-import oplet
-
-@oplet.hookimpl
-def manifest():
-    return oplet.Manifest.read(__package__)
-
-@oplet.hookimpl
-def infer(request):
-    return {name: request.inputs["X"] for name in request.outputs}
-
-@oplet.hookimpl
-def reference(request, arrays):
-    y = arrays["X"] * np.float32(request.attrs["factor"]) + arrays.get("bias", np.float32(0))
-    return {"Y": y, "negated": -y}
-
-def plan(request, caps):
-    count = request.inputs["X"].size
-    if not count:
-        return []
-    bindings = [oplet.Binding("x", "X", "read", "f32")]
-    if "bias" in request.inputs:
-        bindings.append(oplet.Binding("bias", "bias", "read", "f32"))
-    bindings += [oplet.Binding(name.lower(), name, "read_write", "f32") for name in request.outputs]
-    return [oplet.Launch(
-        "scale.wgsl.jinja", workgroups=-(-count // 64),
-        context={"outputs": tuple(name.lower() for name in request.outputs), "bias": "bias" in request.inputs},
-        params={"count": np.uint32(count), "factor": np.float32(request.attrs["factor"])}, bindings=bindings)]
-
-@oplet.hookimpl
-def variants():
-    return [
-        oplet.Variant("fancy", plan, doc="Never.", rejects=lambda request, caps: "it is not written yet"),
-        oplet.Variant("plain", plan, doc="One element an invocation."),
-    ]
-
-@oplet.hookimpl
-def templates():
-    return files(__package__) / "wgsl"
-"""
-
-TEMPLATE = """
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) workgroup_id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let group = workgroup_index(workgroup_id);
-  if (group >= params.workgroups) { return; }
-  let i = group * 64u + lane;
-  if (i >= params.count) { return; }
-  let value = x[i] * params.factor{{ " + bias[i]" if bias else "" }};
-{% for name in outputs %}
-  {{ name }}[i] = {{ "-" if name == "negated" else "" }}value;
-{% endfor %}
-}
-"""
-
-
-def _install(site: Path, dist: str, op: str, folder: str, files: dict[str, str]) -> None:
-    info = site / f"{dist.replace('-', '_')}-1.2.3.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.2.3\n")
-    (info / "entry_points.txt").write_text(f"[oplet.ops]\n{op} = {folder}\n")
-    for name, text in files.items():
-        path = site / folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+OP = "com.acme.Affine"
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on sys.path with the distribution `acme-scale` installed."""
-    site = tmp_path / "site"
-    site.mkdir()
-    _install(
-        site,
-        "acme-scale",
-        "com.acme.Scale",
-        "acme_scale",
-        {"__init__.py": PLUGIN, "manifest.json": json.dumps(MANIFEST), "wgsl/scale.wgsl.jinja": TEMPLATE},
-    )
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
-    monkeypatch.delitem(sys.modules, "acme_scale", raising=False)
+def affine(install: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """com.acme.Affine installed, and a working folder with x.npy (3 × 4) and bias.npy. Gives the op folder."""
     monkeypatch.chdir(tmp_path)
-    return site
+    np.save("x.npy", X)
+    np.save("bias.npy", BIAS)
+    return install("affine")
+
+
+# Exact in float16, and so are the results below.
+X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+BIAS = np.array([1, 2, -3, 0.5], np.float32)
 
 
 def oplet(*arguments: str, status: int = 0) -> Result:
@@ -126,16 +38,25 @@ def oplet(*arguments: str, status: int = 0) -> Result:
     return result
 
 
-@pytest.mark.usefixtures("site")
+def break_plugin(site: Path) -> None:
+    """Installs com.acme.Broken, which cannot be imported."""
+    info = site / "acme_broken-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-broken\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[oplet.ops]\ncom.acme.Broken = acme_broken\n")
+    (site / "acme_broken.py").write_text("import nowhere\n")
+
+
+@pytest.mark.usefixtures("affine")
 class TestList:
     def test_op_with_its_distribution_and_version(self) -> None:
         rows = [line.split() for line in oplet("list").stdout.splitlines()]
         assert rows[0] == ["op", "distribution", "version"]
-        assert ["com.acme.Scale", "acme-scale", "1.2.3"] in rows
+        assert [OP, "oplet-affine", "1.2.0"] in rows
 
     def test_imports_no_plugin(self) -> None:
         oplet("list")
-        assert "acme_scale" not in sys.modules
+        assert "affine" not in sys.modules
 
     def test_says_how_to_get_an_op_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         installed = {line.split()[1] for line in oplet("list").stdout.splitlines()[1:]}
@@ -145,137 +66,139 @@ class TestList:
         assert "pip install" in result.stderr
 
 
-@pytest.mark.usefixtures("site")
+@pytest.mark.usefixtures("affine")
 class TestInfo:
     def test_everything_that_the_manifest_and_the_variants_say(self) -> None:
-        text = oplet("info", "com.acme.Scale").stdout
-        for word in ("Multiplies every element.", "acme-scale 1.2.3", "X (data)", "The elements", "optional"):
-            assert word in text
-        for word in ("factor", "2.0", "One of plain, fancy.", "T   float32", "plain   One element an invocation."):
-            assert word in text
+        text = " ".join(oplet("info", OP).stdout.split())
+        for words in (
+            "Y = activation(factor * X + bias)",
+            "oplet-affine 1.2.0",
+            "X T (rows, columns).",
+            "biasT (bias) T (columns,), optional.",
+            "sums float32 (rows,), optional.",
+            "T float32, float16",
+            "factor float 1.0",
+            'One of "", Relu.',
+            "variants matrix vec4 scalar",
+        ):
+            assert words in text
 
     def test_fits_in_80_columns(self) -> None:
-        lines = oplet("info", "com.acme.Scale").stdout.splitlines()
+        lines = oplet("info", OP).stdout.splitlines()
         assert max(map(len, lines)) <= 80
         assert all(line == line.rstrip() for line in lines)
 
     def test_unknown_op_names_the_near_one(self) -> None:
-        result = oplet("info", "com.acme.Scal", status=1)
-        assert result.stderr.startswith("UnknownOpError: no plugin offers 'com.acme.Scal'\n")
-        assert "did you mean 'com.acme.Scale'?" in result.stderr
+        result = oplet("info", "com.acme.Afine", status=1)
+        assert result.stderr.startswith("UnknownOpError: no plugin offers 'com.acme.Afine'\n")
+        assert "did you mean 'com.acme.Affine'?" in result.stderr
 
 
-@pytest.mark.usefixtures("site")
+@pytest.mark.usefixtures("affine")
 class TestExplain:
-    def test_variant_and_the_reason_of_the_other(self) -> None:
-        text = oplet("explain", "com.acme.Scale", "--X", "3x5:f32").stdout
-        assert "X float32 (3, 5)" in text
-        assert "→ Y float32 (3, 5)" in text
-        assert "plain   runs" in text
-        assert "rejects: it is not written yet" in text
+    def test_variant_and_the_reason_of_the_others(self) -> None:
+        text = " ".join(oplet("explain", OP, "--X", "3x5:f32").stdout.split())
+        for words in (
+            "X float32 (3, 5) → Y float32 (3, 5)",
+            "scalar runs",
+            "vec4 rejects: the number of columns is not a multiple of 4",
+        ):
+            assert words in text
 
-    @pytest.mark.parametrize(("spec", "shown"), [("7:float32", "(7,)"), (":f32", "()"), ("0x4:f32", "(0, 4)")])
+    @pytest.mark.parametrize(("spec", "shown"), [("7x4:float32", "(7, 4)"), ("0x4:f32", "(0, 4)")])
     def test_specs(self, spec: str, shown: str) -> None:
-        assert f"X float32 {shown}" in oplet("explain", "com.acme.Scale", "--X", spec).stdout
+        assert f"X float32 {shown}" in oplet("explain", OP, "--X", spec).stdout
+
+    def test_a_scalar_has_no_dimensions(self) -> None:
+        assert "has rank 0, shape ()" in oplet("explain", OP, "--X", ":f32", status=1).stderr
 
     @pytest.mark.parametrize("spec", ["3x5", "3x5:f64", "3,5:f32", "-1:f32", "x3:f32", "3x:f32"])
     def test_a_bad_spec_is_a_usage_error_that_shows_a_good_one(self, spec: str) -> None:
-        assert "1024x1024:f16" in oplet("explain", "com.acme.Scale", f"--X={spec}", status=2).stderr
+        assert "1024x1024:f16" in oplet("explain", OP, f"--X={spec}", status=2).stderr
 
     def test_onnx_name(self) -> None:
-        assert "X float32 (4,)" in oplet("explain", "com.acme.Scale", "--data", "4:f32").stdout
+        assert "biasT float32 (4,)" in oplet("explain", OP, "--X", "3x4:f32", "--bias", "4:f32").stdout
 
     def test_two_names_of_one_input_are_refused(self) -> None:
-        stderr = oplet("explain", "com.acme.Scale", "--data", "4:f32", "--X", "4:f32", status=1).stderr
-        assert "two names of one input" in stderr
+        arguments = ("--X", "3x4:f32", "--bias", "4:f32", "--biasT", "4:f32")
+        assert "two names of one input" in oplet("explain", OP, *arguments, status=1).stderr
 
     def test_an_unknown_input_is_a_usage_error_that_names_the_near_one(self) -> None:
-        stderr = oplet("explain", "com.acme.Scale", "--biass", "4:f32", status=2).stderr
+        stderr = oplet("explain", OP, "--biass", "4:f32", status=2).stderr
         assert "No such option" in stderr
         assert "Did you mean" in stderr
 
     def test_optional_output(self) -> None:
-        text = oplet("explain", "com.acme.Scale", "--X", "4:f32", "-o", "negated").stdout
-        assert "→ negated float32 (4,)" in text
+        text = oplet("explain", OP, "--X", "3x4:f32", "-o", "sums").stdout
+        assert "→ sums float32 (3,)" in text
         assert "→ Y" not in text
 
     def test_named_variant_that_rejects(self) -> None:
-        stderr = oplet("explain", "com.acme.Scale", "--X", "4:f32", "--variant", "fancy", status=1).stderr
+        stderr = oplet("explain", OP, "--X", "3x5:f32", "--variant", "vec4", status=1).stderr
         assert stderr.startswith("NoVariantError: ")
-        assert "it is not written yet" in stderr
+        assert "the number of columns is not a multiple of 4" in stderr
 
     def test_help_shows_the_inputs(self) -> None:
-        text = oplet("explain", "com.acme.Scale", "--help").stdout
-        assert "--bias SHAPE:DTYPE" in text
-        assert "float32 any" in text
+        text = " ".join(oplet("explain", OP, "--help").stdout.split())
+        assert "--biasT SHAPE:DTYPE float32, float16 (columns,), optional." in text
+        assert "--bias SHAPE:DTYPE ONNX's name of biasT." in text
 
     def test_help_of_the_group_lists_the_ops_and_imports_none(self) -> None:
-        assert "com.acme.Scale" in oplet("explain", "--help").stdout
-        assert "acme_scale" not in sys.modules
+        assert OP in oplet("explain", "--help").stdout
+        assert "affine" not in sys.modules
 
 
-@pytest.mark.usefixtures("site")
+@pytest.mark.usefixtures("affine")
 class TestRun:
     def test_saves_the_output(self) -> None:
-        x = np.linspace(-2, 3, 15, dtype=np.float32).reshape(3, 5)
-        np.save("x.npy", x)
-        result = oplet("run", "com.acme.Scale", "--X", "x.npy", "-o", "y=1.npy", "--attr", "factor=-0.5")
-        assert result.stdout == "Y float32 (3, 5) → y=1.npy\n"
-        np.testing.assert_array_equal(np.load("y=1.npy"), x * np.float32(-0.5))
+        result = oplet("run", OP, "--X", "x.npy", "-o", "y=1.npy", "--attr", "factor=-0.5")
+        assert result.stdout == "Y float32 (3, 4) → y=1.npy\n"
+        np.testing.assert_array_equal(np.load("y=1.npy"), X * np.float32(-0.5))
 
     def test_saves_the_outputs_that_are_named(self) -> None:
-        x = np.arange(6, dtype=np.float32)
-        np.save("x.npy", x)
-        np.save("bias.npy", x[::-1])
-        oplet("run", "com.acme.Scale", "--data=x.npy", "--bias=bias.npy", "-o", "negated=n.npy", "-o", "Y=y.npy")
-        np.testing.assert_array_equal(np.load("y.npy"), 2 * x + x[::-1])
-        np.testing.assert_array_equal(np.load("n.npy"), -(2 * x + x[::-1]))
+        oplet("run", OP, "--X=x.npy", "--bias=bias.npy", "--attr=activation=Relu", "-o", "sums=s.npy", "-o", "Y=y.npy")
+        wanted = np.maximum(X + BIAS, 0)
+        np.testing.assert_array_equal(np.load("y.npy"), wanted)
+        np.testing.assert_array_equal(np.load("s.npy"), wanted.sum(axis=1))
 
     def test_prints_what_is_not_saved(self) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
-        assert oplet("run", "com.acme.Scale", "--X", "x.npy").stdout == "Y float32 (3,)\n[0. 2. 4.]\n"
+        np.save("x.npy", np.array([[0, 1, 2]], np.float32))
+        assert oplet("run", OP, "--X", "x.npy").stdout == "Y float32 (1, 3)\n[[0. 1. 2.]]\n"
 
     def test_the_reference_opens_no_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
         monkeypatch.setenv("OPLET_ADAPTER", "no such adapter")
-        arguments = ("run", "com.acme.Scale", "--X", "x.npy")
-        assert "[0. 2. 4.]" in oplet(*arguments, "--variant", "reference").stdout
-        assert "no such adapter" in oplet(*arguments, status=1).stderr
+        assert "Y float32 (3, 4)" in oplet("run", OP, "--X", "x.npy", "--variant", "reference").stdout
+        assert "no such adapter" in oplet("run", OP, "--X", "x.npy", status=1).stderr
 
     def test_a_pickle_is_refused(self) -> None:
         np.save("x.npy", np.array([{}], dtype=object), allow_pickle=True)
-        assert "x.npy cannot be read" in oplet("run", "com.acme.Scale", "--X", "x.npy", status=2).stderr
+        assert "x.npy cannot be read" in oplet("run", OP, "--X", "x.npy", status=2).stderr
 
     @pytest.mark.parametrize("content", [None, b"", b"text"])
     def test_a_file_that_is_no_array_is_a_usage_error(self, content: bytes | None) -> None:
         if content is not None:
-            Path("x.npy").write_bytes(content)
-        assert "x.npy cannot be read" in oplet("run", "com.acme.Scale", "--X", "x.npy", status=2).stderr
+            Path("other.npy").write_bytes(content)
+        assert "other.npy cannot be read" in oplet("run", OP, "--X", "other.npy", status=2).stderr
 
     def test_a_refused_dtype_is_an_error_without_a_traceback(self) -> None:
-        np.save("x.npy", np.arange(3.0))
-        stderr = oplet("run", "com.acme.Scale", "--X", "x.npy", status=1).stderr
-        assert stderr.startswith("InputError: com.acme.Scale: X: float64 is not one of float32\n")
+        np.save("x.npy", X.astype(np.float64))
+        stderr = oplet("run", OP, "--X", "x.npy", status=1).stderr
+        assert stderr.startswith("InputError: com.acme.Affine: X: float64 is not one of float32, float16\n")
 
-    @pytest.mark.parametrize("value", ["factor", "factor=much", "=2"])
-    def test_a_bad_attribute(self, value: str) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
-        status = 1 if value == "=2" else 2
-        assert "Error" in oplet("run", "com.acme.Scale", "--X", "x.npy", "--attr", value, status=status).stderr
+    @pytest.mark.parametrize("item", ["factor", "factor=much"])
+    def test_a_value_that_does_not_parse_is_a_usage_error(self, item: str) -> None:
+        assert "--attr" in oplet("run", OP, "--X", "x.npy", "--attr", item, status=2).stderr
 
     def test_an_unknown_attribute_names_the_near_one(self) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
-        stderr = oplet("run", "com.acme.Scale", "--X", "x.npy", "--attr", "factr=2", status=1).stderr
+        stderr = oplet("run", OP, "--X", "x.npy", "--attr", "factr=2", status=1).stderr
         assert "did you mean 'factor'?" in stderr
 
     def test_an_output_written_twice(self) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
-        stderr = oplet("run", "com.acme.Scale", "--X", "x.npy", "-o", "a.npy", "-o", "Y=b.npy", status=2).stderr
+        stderr = oplet("run", OP, "--X", "x.npy", "-o", "a.npy", "-o", "Y=b.npy", status=2).stderr
         assert "Y is written twice" in stderr
 
     def test_a_file_that_cannot_be_written(self) -> None:
-        np.save("x.npy", np.arange(3, dtype=np.float32))
-        stderr = oplet("run", "com.acme.Scale", "--X", "x.npy", "-o", "no/such/folder.npy", status=1).stderr
+        stderr = oplet("run", OP, "--X", "x.npy", "-o", "no/such/folder.npy", status=1).stderr
         assert "no/such/folder.npy" in stderr
 
 
@@ -290,33 +213,64 @@ class TestDevice:
         assert stderr.startswith("DeviceError: adapter: no adapter's name contains 'no such adapter'\n")
 
 
+class TestCheck:
+    def test_an_op_that_keeps_the_contract(self, affine: Path) -> None:
+        oplet("metadata", OP, "--write")
+        lines = oplet("check", OP, "--seed", "1").stdout.splitlines()
+        assert any(line.startswith("passed   com.acme.Affine: runs-scalar-best") for line in lines)
+        assert " passed, 0 failed, " in lines[-1]
+
+    def test_one_that_does_not_fails_with_the_finding(self, affine: Path) -> None:
+        template = affine / "wgsl/sums.wgsl.jinja"
+        oplet("metadata", OP, "--write")
+        template.write_text(template.read_text() + "// changed\n")
+        result = oplet("check", OP, "--seed", "1", status=1)
+        assert "failed   com.acme.Affine: metadata" in result.stdout
+        assert "wgsl/sums.wgsl.jinja: changed" in result.stdout
+        assert " 1 failed, " in result.stdout.splitlines()[-1]
+
+    def test_a_plugin_that_cannot_be_loaded_is_an_error(self, affine: Path) -> None:
+        break_plugin(affine.parent)
+        assert "PluginLoadError" in oplet("check", "com.acme.Broken", status=1).stderr
+
+
+class TestMetadata:
+    def test_prints_it_and_writes_the_same(self, affine: Path) -> None:
+        printed = json.loads(oplet("metadata", OP).stdout)
+        assert not (affine / "metadata.json").exists()
+        assert oplet("metadata", OP, "--write").stdout == f"{affine / 'metadata.json'}\n"
+        assert json.loads((affine / "metadata.json").read_text()) == printed
+        assert printed["variants"]["vec4"] == ["affine.wgsl.jinja", "sums.wgsl.jinja"]
+
+
 class TestDoctor:
-    def test_healthy(self, site: Path) -> None:
+    def test_versions_adapters_and_plugins(self, affine: Path) -> None:
         report = json.loads(oplet("doctor", "--json").stdout)
         assert report["packages"]["numpy"] == np.__version__
         (device,) = [one["device"] for one in report["implementations"] if one["name"] == report["default"]]
         assert device["limits"]["maxStorageBuffersPerShaderStage"] >= 8
-        assert {
-            "op": "com.acme.Scale",
-            "plugins": ["acme-scale 1.2.3"],
-            "variants": ["fancy", "plain"],
+        (plugin,) = [plugin for plugin in report["plugins"] if plugin["op"] == OP]
+        assert plugin == {
+            "op": OP,
+            "plugins": ["oplet-affine 1.2.0"],
+            "variants": ["matrix", "vec4", "scalar"],
             "faults": [],
-        } in (report["plugins"])
+        }
 
-    def test_a_broken_plugin_is_a_fault_of_its_own_op_only(self, site: Path) -> None:
-        _install(site, "acme-broken", "com.acme.Broken", "acme_broken", {"__init__.py": "import nowhere"})
+    def test_a_broken_plugin_is_a_fault_of_its_own_op_only(self, affine: Path) -> None:
+        break_plugin(affine.parent)
         report = json.loads(oplet("doctor", "--json", status=1).stdout)
         faults = {plugin["op"]: plugin["faults"] for plugin in report["plugins"]}
         assert "No module named 'nowhere'" in faults["com.acme.Broken"][0]
-        assert faults["com.acme.Scale"] == []
+        assert faults[OP] == []
 
-    def test_text_says_the_same(self, site: Path) -> None:
-        _install(site, "acme-broken", "com.acme.Broken", "acme_broken", {"__init__.py": "import nowhere"})
+    def test_text_says_the_same(self, affine: Path) -> None:
+        break_plugin(affine.parent)
         text = oplet("doctor", status=1).stdout
-        for word in ("com.acme.Broken", "acme-broken 1.2.3", "No module named 'nowhere'", "variants: fancy, plain"):
-            assert word in text
+        for words in ("com.acme.Broken", "acme-broken 0.1", "No module named 'nowhere'", "variants: matrix, vec4"):
+            assert words in text
 
-    def test_no_adapter(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_no_adapter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPLET_ADAPTER", "no such adapter")
         report = json.loads(oplet("doctor", "--json", status=1).stdout)
         (default,) = [one for one in report["implementations"] if one["name"] == report["default"]]
@@ -325,15 +279,14 @@ class TestDoctor:
         assert report["environment"]["OPLET_ADAPTER"] == "no such adapter"
 
     def test_an_implementation_that_ends_the_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from oplet import doctor
-
         monkeypatch.setattr(sys, "executable", "false")
         report = doctor.examine()
         assert not report.healthy
         assert "ended the process with status 1" in report.implementations[0].fault
 
 
-@pytest.mark.usefixtures("site")
-def test_python_m_oplet() -> None:
-    child = subprocess.run([sys.executable, "-m", "oplet", "list"], capture_output=True, text=True, check=True)
-    assert "acme-scale" in child.stdout
+def test_python_m_oplet(affine: Path) -> None:
+    command = [sys.executable, "-m", "oplet", "list"]
+    environment = {**os.environ, "PYTHONPATH": str(affine.parent)}
+    child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "oplet-affine" in child.stdout
