@@ -96,6 +96,7 @@ def test_equal_manifests_hash_alike() -> None:
         (("id",), "Scale", "$.id: 'Scale' is not a domain and an operator name, such as com.acme.Foo"),
         (("id",), "com.acme.Scale\n", "$.id: 'com.acme.Scale\\n' is not a domain and"),
         (("inputs", 0, "name"), "out", "$.inputs[0].name: 'out' is a keyword of run()"),
+        (("outputs", 0, "name"), "lambda", "$.outputs[0].name: 'lambda' is a keyword of Python"),
         (("inputs", 1, "upstream"), "attrs", "$.inputs[1].name: 'attrs' is a keyword of run()"),
         (("inputs", 0, "name"), "a-b", "$.inputs[0].name: 'a-b' is not an identifier"),
         (("inputs", 0, "name"), "weight", "$.inputs[1].name: 'weight' is already the name of $.inputs[0]"),

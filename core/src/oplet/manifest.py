@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -171,6 +172,8 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
     ]
     owners: dict[str, str] = {}
     for path, port in ports:
+        if keyword.iskeyword(port.name):  # it could be neither an argument of run nor a field of the results
+            yield f"{path}.name: {port.name!r} is a keyword of Python"
         for name in port.names:
             if not _PORT.match(name):
                 yield f"{path}.name: {name!r} is not an identifier"
