@@ -7,6 +7,7 @@ from typing import NoReturn
 import attrs
 import numpy as np
 import oplet
+from oplet.request import shape_text
 
 from oplet_fused_gemm.activations import ACTIVATIONS, Activation
 
@@ -119,7 +120,7 @@ def _broadcast(c: oplet.TensorSpec, m: int, n: int) -> tuple[int, int]:
         do = f"for a column pass C.reshape({m}, 1)" if c.shape == (m,) else "reshape C to one of these"
         _refuse(
             "C",
-            f"{oplet.shape_text(c.shape)} does not broadcast to (M, N) = ({m}, {n})",
+            f"{shape_text(c.shape)} does not broadcast to (M, N) = ({m}, {n})",
             f"allowed: (), (1,), ({n},), (1, 1), (1, {n}), ({m}, 1), ({m}, {n})",
             do=do,
         )
