@@ -36,7 +36,7 @@ def padded(nbytes: int) -> int:
 
 
 def bucket(nbytes: int) -> int:
-    """The allocation for a request: at most an eighth larger, so that near sizes share buffers; never empty."""
+    """The allocation for a request: an eighth or 256 bytes larger at most, so that near sizes share buffers."""
     step = max(256, 1 << max(0, nbytes.bit_length() - 4))
     return max(-(-nbytes // step), 1) * step
 
