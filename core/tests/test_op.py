@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from importlib.metadata import version
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -534,15 +535,37 @@ def test_a_missing_hook_is_named(hook: str) -> None:
         scale(**{hook: None})
 
 
-def test_an_unknown_hook_and_a_wrong_argument_are_named() -> None:
-    with at_fault("unknown hook 'shapes'"):
-        scale(shapes=lambda request: {})
-    with at_fault(r"Argument\(s\) {'context'} are declared in the hookimpl"):
-        scale(infer=lambda request, context: {})
+def test_an_unknown_hook_is_named_with_the_near_one_and_the_versions() -> None:
+    with at_fault("acme_changed implements the hook") as caught:
+        scale(refrence=lambda request: {})
+    assert str(caught.value).splitlines() == [
+        f"com.acme.Scale: acme_changed implements the hook refrence, which oplet {version('oplet')} does not have",
+        "  refrence(request) in acme_changed",
+        "  hooks: manifest, infer, check, reference, variants, templates",
+        "did you mean reference? if not, install versions that go together",
+    ]
 
 
-def test_a_hook_may_leave_arguments_out() -> None:
+def test_an_argument_of_another_hook_signature_is_named_with_the_versions() -> None:
+    with at_fault("acme_changed: the hook infer takes the argument") as caught:
+        scale(infer=lambda request, device, context: {})
+    assert str(caught.value).splitlines() == [
+        "com.acme.Scale: acme_changed: the hook infer takes the argument device, "
+        f"which oplet {version('oplet')} does not give",
+        "  infer(request, device, context) in acme_changed",
+        "  infer(request) in oplet.hookspecs",
+        "install versions that go together, or take the argument out",
+    ]
+
+
+def test_an_unknown_hook_that_is_near_none() -> None:
+    with at_fault("the hook zzz, which .*\n.*\n.*\ninstall versions that go together$"):
+        scale(zzz=lambda: None)
+
+
+def test_a_hook_may_leave_arguments_out_and_have_some_with_a_default() -> None:
     assert scale(infer=lambda: {"Y": SPEC}).id == acme_scale.ID
+    assert scale(infer=lambda request, spec=SPEC: {"Y": spec}).id == acme_scale.ID
 
 
 @pytest.mark.parametrize("plugin", [None, 7, "acme_scale", ModuleType("empty"), object()], ids=repr)

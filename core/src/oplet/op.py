@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -498,10 +499,8 @@ def _source(offer: Offer) -> _Source:
 
 def _import(source: _Source, offer: Offer) -> object:
     if unmet := unmet_requirement(offer):
-        from importlib.metadata import version
-
         raise PluginLoadError(
-            f"{source.op}: {source} requires {unmet}, and this is oplet {version('oplet')}\n"
+            f"{source.op}: {source} requires {unmet}, and this is oplet {_own_version()}\n"
             f"pip install --upgrade {source.dist} oplet",
             **source.fields,
         )
@@ -519,15 +518,61 @@ def _manager(source: _Source, plugin: object) -> pluggy.PluginManager:
     manager = pluggy.PluginManager("oplet")
     manager.add_hookspecs(hookspecs)
     try:
-        manager.register(plugin, name=source.dist)
-        manager.check_pending()
+        fault = _unfitting_hook(source, manager, plugin)
+        if not fault:
+            manager.register(plugin, name=source.dist)
     except Exception as error:  # pluggy's own, or what an attribute of the plugin raises when it is looked at
         raise PluginContractError(
             f"{source.op}: {source} does not fit the hooks of this oplet\n{type(error).__name__}: {error}\n"
             "oplet.hookspecs lists the hooks and their arguments; install versions that go together",
             **source.fields,
         ) from error
+    if fault:
+        raise PluginContractError(fault, **source.fields)
     return manager
+
+
+def _unfitting_hook(source: _Source, manager: pluggy.PluginManager, plugin: object) -> str:
+    """Which hook of the plugin, and which argument of it, this oplet does not have; "" where all fit.
+
+    pluggy looks too, but its message names neither the version of the plugin nor that of oplet.
+    """
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is None:
+            continue
+        hook = options.get("specname") or name
+        takes = inspect.signature(getattr(plugin, name)).parameters
+        if manager.parse_hookspec_opts(hookspecs, hook) is None:
+            hooks = [spec for spec in vars(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec)]
+            near = difflib.get_close_matches(hook, hooks, 1, cutoff=0.5)
+            advice = f"did you mean {near[0]}? if not, " if near else ""
+            return (
+                f"{source.op}: {source} implements the hook {hook}, which oplet {_own_version()} does not have\n"
+                f"  {hook}({', '.join(takes)}) in {source.module}\n  hooks: {', '.join(hooks)}\n"
+                f"{advice}install versions that go together"
+            )
+        gives = inspect.signature(getattr(hookspecs, hook)).parameters
+        # pluggy leaves arguments with a default alone.
+        needed = [argument for argument, parameter in takes.items() if parameter.default is parameter.empty]
+        if unknown := [argument for argument in needed if argument not in gives]:
+            return (
+                f"{source.op}: {source}: the hook {hook} takes the argument {unknown[0]}, "
+                f"which oplet {_own_version()} does not give\n"
+                f"  {hook}({', '.join(takes)}) in {source.module}\n"
+                f"  {hook}({', '.join(gives)}) in oplet.hookspecs\n"
+                "install versions that go together, or take the argument out"
+            )
+    return ""
+
+
+def _own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("oplet")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "(not installed)"
 
 
 def _manifest(source: _Source, manager: pluggy.PluginManager) -> Manifest:
