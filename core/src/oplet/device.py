@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,7 +61,7 @@ def open_device(
     power: Literal["high", "low"] | None = None,
     adapter: str | None = None,
     webgpu: Implementation | None = None,
-    features: Sequence[str] | None = None,
+    features: Collection[str] | None = None,
     limits: Literal["floor"] | Mapping[str, int] | None = None,
     experimental: bool = False,
     unchecked: bool = False,
@@ -88,12 +88,14 @@ def open_device(
         InputError: an argument that is not one of those above.
     """
     implementation = _implementation(webgpu)
+    check_max_bytes(max_bytes)
     _one_of("power", power, ("high", "low", None))
-    unknown = [name for name in features or () if name not in capabilities.FEATURES]
-    if unknown:
-        raise InputError(
-            f"features: {unknown[0]!r} is not one of {', '.join(capabilities.FEATURES)}", argument="features"
-        )
+    if adapter is not None and not isinstance(adapter, str):
+        raise InputError(f"adapter: {adapter!r} is not a part of an adapter's name", argument="adapter")
+    if features is not None and (isinstance(features, str) or not isinstance(features, Collection)):
+        raise InputError(f"features: {features!r} is not a list of features", argument="features")
+    for name in features or ():
+        _one_of("features", name, capabilities.FEATURES)
     if "subgroup-matrix" in (features or ()) and not experimental:
         raise InputError("features: 'subgroup-matrix' is experimental\npass experimental=True too", argument="features")
     found = _choose_adapter(implementation, power, adapter or os.environ.get("OPLET_ADAPTER"))
@@ -111,12 +113,13 @@ def open_device(
                 f"it has: {', '.join(offered) or 'none'}\nopen it with fewer features, or another adapter"
             )
         offered = list(features)
+    granted = _limits(found, info, limits)
     try:
         gpu = _request_device(
             implementation,
             found,
             required_features=[names[name] for name in offered],
-            required_limits={capabilities.kebab(name): value for name, value in _limits(found, info, limits).items()},
+            required_limits={capabilities.kebab(name): value for name, value in granted.items()},
             unchecked=unchecked,
         )
     except DeviceError:
@@ -132,6 +135,12 @@ def open_device(
         unchecked=unchecked,
         max_bytes=max_bytes,
     )
+
+
+def check_max_bytes(max_bytes: object) -> None:
+    """Raises InputError for what is no limit of memory."""
+    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
+        raise InputError(f"max_bytes: {max_bytes!r} is not a number of bytes", argument="max_bytes")
 
 
 def wrap_device(gpu: Any, *, max_bytes: int | None = None) -> Device:
@@ -263,15 +272,28 @@ def _limits(found: Any, info: Adapter, limits: object) -> dict[str, int]:
         # A minimum alignment is better the smaller it is, so the floor is the largest.
         wanted = dict(capabilities.FLOOR)
     elif isinstance(limits, Mapping):
-        for name in limits:
+        for name, value in limits.items():
             _one_of("limits", name, tuple(capabilities.FLOOR))
+            if isinstance(value, bool) or not isinstance(value, int) or _poorer(name, value, capabilities.FLOOR[name]):
+                raise InputError(
+                    f"limits: {name} {value!r} is not an int as good as {capabilities.FLOOR[name]}, "
+                    "which every device has",
+                    argument="limits",
+                )
         wanted = {**most, **limits}
     else:
         raise InputError(f"limits: {limits!r} is neither None, 'floor' nor a mapping", argument="limits")
     for name, value in wanted.items():
-        if value < most[name] if name.startswith("min") else value > most[name]:
-            raise DeviceError(f"{info.name}: {name} {value} was asked for, and {most[name]} is what the adapter allows")
+        if _poorer(name, most[name], value):
+            raise DeviceError(
+                f"{info.name}: {name} {value} was asked for, and {most[name]} is what the adapter allows\n"
+                "open it with limits that it has, or another adapter"
+            )
     return wanted
+
+
+def _poorer(limit: str, value: int, other: int) -> bool:
+    return value > other if limit.startswith("min") else value < other
 
 
 def _request_device(
@@ -309,7 +331,13 @@ def _request_device(
 def _capabilities(gpu: Any, implementation: Implementation, info: Adapter, granted: Sequence[str]) -> Capabilities:
     dialect: Dialect = "tint" if implementation == "dawn" else "naga"
     features = set(granted)
-    size = capabilities.measure_subgroup_size(gpu, dialect) if "subgroups" in features else 0
+    try:
+        size = capabilities.measure_subgroup_size(gpu, dialect) if "subgroups" in features else 0
+    except _api(implementation).GPUError as error:
+        raise DeviceError(
+            f"{info.name} on {implementation}: the device does not work\n{error}\n"
+            "`oplet doctor` shows adapters and drivers"
+        ) from error
     if not size:
         features.discard("subgroups")
     configs: tuple[SubgroupMatrixConfig, ...] = ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from oplet import discovery
 from oplet.buffers import COPY_DST, COPY_SRC, STORAGE, Buffer, Tensor, padded, spec_of
-from oplet.device import Device, Program, open_device, wrap_device
+from oplet.device import Device, Program, check_max_bytes, open_device, wrap_device
 from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
 from oplet.op import REFERENCE, Op
@@ -102,8 +102,7 @@ class Registry:
         Raises:
             InputError: an argument is not one of those.
         """
-        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-            raise InputError(f"max_bytes: {max_bytes!r} is not a number of bytes", argument="max_bytes")
+        check_max_bytes(max_bytes)
         self._max_bytes = max_bytes
         self._device: Device | None = None
         if device is not None:
