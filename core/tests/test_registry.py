@@ -68,6 +68,7 @@ def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
         ("org.other.Scale", "did you mean 'com.acme.Scale'?"),
         ("com.microsoft.FusedGemm", "pip install oplet-fused-gemm"),
         ("org.example.PackedMHA", "pip install oplet-example-packed-mha"),
+        ("org.example.nn.RMSNorm_2", "pip install oplet-nn-rms-norm-2"),
     ],
 )
 def test_an_unknown_op(op: str, last: str) -> None:

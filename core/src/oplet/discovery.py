@@ -82,6 +82,16 @@ def canonical(dist: str) -> str:
     return canonicalize_name(dist)
 
 
+def conventional_name(op: str) -> str:
+    """The name that a distribution of an op has by convention: `oplet-acme-foo` for com.acme.Foo."""
+    import re
+
+    domain, _, name = op.rpartition(".")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name or op)
+    vendor = "" if domain in ("com.microsoft", "") else domain.rpartition(".")[2] + "-"
+    return canonical(f"oplet-{vendor}{words}")
+
+
 def unmet_requirement(offer: Offer) -> str | None:
     """The offer's requirement on oplet if this oplet does not meet it. pip checks this; an editable install may not."""
     from importlib.metadata import PackageNotFoundError, version

@@ -17,7 +17,8 @@ from oplet.request import DTYPES
 #: keywords of `run`, which no input, output or attribute can take
 RESERVED_NAMES = frozenset({"attrs", "out", "outputs", "variant"})
 
-_OP_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*\.[A-Z][A-Za-z0-9_]*\Z")
+#: an op id: a domain, and a name that begins with a capital
+OP_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*\.[A-Z][A-Za-z0-9_]*\Z")
 _PORT = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
@@ -155,7 +156,7 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
     """What single fields cannot tell: names that clash, types that do not exist."""
     if manifest.schema != 1:
         yield f"$.schema: {manifest.schema} is not a schema that this oplet reads (1)"
-    if not _OP_ID.match(manifest.id):
+    if not OP_ID.match(manifest.id):
         yield f"$.id: {manifest.id!r} is not a domain and an operator name, such as com.acme.Foo"
     if not manifest.outputs:
         yield "$.outputs: an op has at least one output"

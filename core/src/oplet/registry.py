@@ -222,7 +222,7 @@ class Registry:
         if near:
             lines.append(f"did you mean {' or '.join(map(repr, near))}?")
         else:
-            lines.append(f"pip install {_distribution_for(op)}")
+            lines.append(f"pip install {discovery.conventional_name(op)}")
         return UnknownOpError("\n".join(lines))
 
     # The device and its tensors
@@ -378,6 +378,7 @@ class Registry:
         loaded = self[op]
         request = loaded.bind(_specs(loaded.id, inputs, data=False), attrs, outputs)
         plan = loaded.plan(request, self.device.capabilities, variant)
+        self.device.check(plan)
         return Explanation(
             op=op,
             inputs=request.inputs,
@@ -634,16 +635,6 @@ def _foreign(op: str, name: str) -> InputError:
 @lru_cache(maxsize=256)
 def _result_type(op: str, names: tuple[str, ...]) -> Any:
     return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # the names are data
-
-
-def _distribution_for(op: str) -> str:
-    """The name that a distribution of the op would have by convention."""
-    import re
-
-    domain, _, name = op.rpartition(".")
-    kebab = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name or op).lower()
-    vendor = "" if domain in ("com.microsoft", "") else domain.rpartition(".")[2] + "-"
-    return f"oplet-{vendor}{kebab}"
 
 
 # The default registry --------------------------------------------------------------------------------
