@@ -23,7 +23,7 @@ from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixCon
 from oplet.errors import DeviceError, InputError
 from oplet.pipelines import COMPUTE, Pipeline, Pipelines
 from oplet.shader import fold, param_bytes
-from oplet.variant import Plan
+from oplet.variant import Launch, Plan
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
@@ -203,7 +203,7 @@ def _usable_adapters(implementation: Implementation) -> list[Any]:
     try:
         found = api.gpu.enumerate_adapters_sync()
     except Exception as error:  # whatever a missing or broken driver makes of it
-        raise DeviceError(f"{implementation} cannot list adapters\n{error}\n{_install_hint()}") from error
+        raise DeviceError(f"{implementation} cannot list adapters\n{error}\n{_install_hint(implementation)}") from error
     # Without a Vulkan driver wgpu offers an OpenGL adapter and makes a device from it, which lacks much.
     usable = [one for one in found if one.info["backend_type"] in _BACKENDS]
     return sorted(usable, key=lambda one: _RANK.get(one.info["adapter_type"], 3))
@@ -228,7 +228,7 @@ def _set_dawn_toggles() -> None:
 def _choose_adapter(implementation: Implementation, power: str | None, name: str | None) -> Any:
     usable = _usable_adapters(implementation)
     if not usable:
-        raise DeviceError(f"{implementation} finds no Vulkan, Metal or D3D12 adapter\n{_install_hint()}")
+        raise DeviceError(f"{implementation} finds no Vulkan, Metal or D3D12 adapter\n{_install_hint(implementation)}")
     if power == "low":
         usable.sort(key=lambda one: {"IntegratedGPU": -1}.get(one.info["adapter_type"], _RANK["DiscreteGPU"]))
         usable.sort(key=lambda one: one.info["adapter_type"] == "CPU")
@@ -241,15 +241,18 @@ def _choose_adapter(implementation: Implementation, power: str | None, name: str
     raise DeviceError(f"adapter: no adapter's name contains {name!r}\nthere are: {known}\nname one of them")
 
 
-def _install_hint() -> str:
+def _install_hint(implementation: Implementation) -> str:
     if sys.platform == "linux":
-        return (
+        hint = (
             "install the Vulkan driver of your GPU, or a software one: apt-get install mesa-vulkan-drivers "
             "(Debian, Ubuntu), dnf install mesa-vulkan-drivers (Fedora), pacman -S vulkan-swrast (Arch)"
         )
-    if sys.platform == "darwin":
-        return "oplet needs Metal: macOS 11 or later, and not a virtual machine without a GPU"
-    return "oplet needs D3D12 or Vulkan: update Windows and the driver of your GPU"
+    elif sys.platform == "darwin":
+        hint = "oplet needs Metal: macOS 11 or later, and not a virtual machine without a GPU"
+    else:
+        hint = "oplet needs D3D12 or Vulkan: update Windows and the driver of your GPU"
+    # Dawn refuses old drivers, Debian 12's Mesa among them.
+    return f"{hint}; or use wgpu, which takes more drivers" if implementation == "dawn" else hint
 
 
 def adapter_of(found: Any) -> Adapter:
@@ -527,6 +530,37 @@ class Device:
 
     # Programs
 
+    def check(self, plan: Plan) -> None:
+        """Holds a plan against the limits of the device.
+
+        Raises:
+            DeviceError: one is exceeded; with what is needed and what is allowed.
+        """
+        limits = self.capabilities.limits
+        specs = plan.specs
+        for launch in plan.launches:
+            for binding in launch.bindings:
+                nbytes = specs[binding.tensor].nbytes
+                if nbytes > limits["maxStorageBufferBindingSize"]:
+                    raise DeviceError(
+                        f"{plan.op}: {binding.tensor}: {nbytes} bytes are needed in one binding, and this device "
+                        f"allows {limits['maxStorageBufferBindingSize']} (maxStorageBufferBindingSize)\n"
+                        "split the work into smaller tensors"
+                    )
+            if len(launch.bindings) > limits["maxStorageBuffersPerShaderStage"]:
+                raise DeviceError(
+                    f"{plan.op}/{plan.variant}: {len(launch.bindings)} storage buffers are needed, and this device "
+                    f"allows {limits['maxStorageBuffersPerShaderStage']} (maxStorageBuffersPerShaderStage)\n"
+                    "the variant should reject such a device; report it to its author"
+                )
+            grid = self._grid(launch)
+            if math.prod(grid) >= 1 << 32:  # workgroup_index() is a u32, also of surplus workgroups
+                raise DeviceError(
+                    f"{plan.op}/{plan.variant}: {launch.workgroups} workgroups are needed, and this device allows "
+                    f"{grid[0]} in each of three dimensions, fewer than 2³² in all\n"
+                    "split the work into smaller tensors"
+                )
+
     def prepare(self, plan: Plan, templates: Templates) -> Program:
         """Compiles what a plan needs and uploads its params.
 
@@ -534,31 +568,15 @@ class Device:
             ShaderError: a template is at fault.
             DeviceError: a limit of the device is exceeded.
         """
-        scratch = plan.scratch
-        specs = {**plan.inputs, **plan.outputs, **scratch}
+        self.check(plan)
+        specs = plan.specs
         names = tuple(specs)
-        limits = self.capabilities.limits
-        most = limits["maxStorageBufferBindingSize"]
-        for launch in plan.launches:
-            for binding in launch.bindings:
-                if specs[binding.tensor].nbytes > most:
-                    raise DeviceError(
-                        f"{plan.op}: {binding.tensor}: {specs[binding.tensor].nbytes} bytes are needed in one binding, "
-                        f"and this device allows {most} (maxStorageBufferBindingSize)\n"
-                        "split the work into smaller tensors"
-                    )
-        alignment = limits["minUniformBufferOffsetAlignment"]
+        alignment = self.capabilities.limits["minUniformBufferOffsetAlignment"]
         params = bytearray()
         steps = []
         with self._lock, self._errors():
             for launch in plan.launches:
-                grid = fold(launch.workgroups, limits["maxComputeWorkgroupsPerDimension"])
-                if math.prod(grid) >= 1 << 32:  # workgroup_index() is a u32, also of surplus workgroups
-                    raise DeviceError(
-                        f"{plan.op}/{plan.variant}: {launch.workgroups} workgroups are needed, and this device allows "
-                        f"{grid[0]} in each of three dimensions, fewer than 2³² in all\n"
-                        "split the work into smaller tensors"
-                    )
+                grid = self._grid(launch)
                 data = param_bytes(launch.params, launch.workgroups, grid)
                 steps.append(
                     Step(
@@ -568,8 +586,7 @@ class Device:
                         params_offset=len(params),
                         params_size=len(data),
                         slots=tuple(
-                            # Of an empty tensor as much as one element of any type: WebGPU wants that of a binding.
-                            (names.index(binding.tensor), padded(specs[binding.tensor].nbytes or 16))
+                            (names.index(binding.tensor), padded(specs[binding.tensor].nbytes))
                             for binding in launch.bindings
                         ),
                     )
@@ -583,11 +600,14 @@ class Device:
         return Program(
             plan=plan,
             names=names,
-            scratch=tuple(spec.nbytes for spec in scratch.values()),
+            scratch=tuple(spec.nbytes for spec in plan.scratch.values()),
             writes=range(first, first + len(plan.outputs)),
             params=uniforms,
             steps=tuple(steps),
         )
+
+    def _grid(self, launch: Launch) -> tuple[int, int, int]:
+        return fold(launch.workgroups, self.capabilities.limits["maxComputeWorkgroupsPerDimension"])
 
     def run(self, program: Program, buffers: Sequence[Buffer | None]) -> None:
         """Submits a program, or records it where this context has a batch open.

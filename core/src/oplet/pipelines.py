@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import attrs
 
 from oplet.capabilities import Capabilities
-from oplet.errors import DeviceError, InputError, ShaderError
+from oplet.errors import InputError, ShaderError
 from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, dump
 from oplet.variant import Access, Launch
 
@@ -40,7 +40,11 @@ class Pipeline:
 
 
 class Pipelines:
-    """The pipelines of one device."""
+    """The pipelines of one device.
+
+    Attributes:
+        compiled: how many it has compiled so far.
+    """
 
     def __init__(self, gpu: Any, caps: Capabilities, gpu_error: type[Exception], *, unchecked: bool) -> None:
         self._gpu = gpu
@@ -68,7 +72,6 @@ class Pipelines:
 
         Raises:
             ShaderError: at the template's file and line.
-            DeviceError: the launch exceeds a limit of the device.
         """
         params = {**{name: PARAM_TYPES[value.dtype.name] for name, value in launch.params.items()}, **FOLD_PARAMS}
         declared = tuple((binding.name, binding.access, binding.element) for binding in launch.bindings)
@@ -88,12 +91,6 @@ class Pipelines:
     def _compile(
         self, label: str, folder: str, templates: Templates, launch: Launch, params: Mapping[str, str]
     ) -> Pipeline:
-        allowed = self._caps.limits["maxStorageBuffersPerShaderStage"]
-        if len(launch.bindings) > allowed:
-            raise DeviceError(
-                f"{label}: {len(launch.bindings)} storage buffers are needed, and this device allows {allowed} "
-                "(maxStorageBuffersPerShaderStage)\nthe variant should reject such a device; report it to its author"
-            )
         shader = templates.render(
             folder,
             launch.template,

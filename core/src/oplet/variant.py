@@ -170,6 +170,11 @@ class Plan:
     rejections: tuple[Rejection, ...]
 
     @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Every tensor: inputs, then outputs, then scratch buffers."""
+        return {**self.inputs, **self.outputs, **self.scratch}
+
+    @property
     def scratch(self) -> dict[str, TensorSpec]:
         """The scratch buffers of all launches."""
         return {name: spec for launch in self.launches for name, spec in launch.scratch.items()}
