@@ -67,12 +67,14 @@ def installed() -> list[Offer]:
 
 def _offers(dist: Distribution) -> set[Offer]:
     entries = [entry for entry in dist.entry_points if entry.group in (OPS, EXTENSIONS)]
-    if entries and not dist.name:
+    if not entries:
+        return set()
+    # Not dist.name and dist.version: where a field is missing, later Pythons raise KeyError.
+    name, version = (dist.metadata[field] if field in dist.metadata else "" for field in ("Name", "Version"))
+    if not name:
         raise ValueError("it has no name")
-    return {
-        Offer(entry.name, entry.group, dist.name, dist.version or "", entry.value, tuple(dist.requires or ()))
-        for entry in entries
-    }
+    requires = tuple(dist.requires or ())
+    return {Offer(entry.name, entry.group, name, version, entry.value, requires) for entry in entries}
 
 
 def canonical(dist: str) -> str:
