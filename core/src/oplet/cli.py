@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -443,19 +444,68 @@ def bench(
 
 @main.command()
 @click.argument("op")
+@click.option("--into", type=click.Path(path_type=Path), default=Path(), help="Folder to make the package in.")
+def new(op: str, into: Path) -> None:
+    """Make a package that offers an op: a working elementwise one, from which you write your own.
+
+    Example: oplet new com.acme.Foo
+    """
+    from oplet.scaffold import create
+
+    folder = create(op, into)
+    path = shlex.quote(str(folder))
+    _print(f"{folder} offers {op}, a product of two tensors for now. Next:\n")
+    _print(f"  pip install pytest --editable {path if folder.is_absolute() else './' + path}\n  pytest {path}")
+
+
+@main.command()
+@click.argument("op")
 @click.option("--write", is_flag=True, help="Write it into the op's folder instead of printing it.")
-def metadata(op: str, write: bool) -> None:
+@click.option("--dist", help="The distribution whose file it is, where it is an extension's; default the op's.")
+def metadata(op: str, write: bool, dist: str | None) -> None:
     """Make the metadata.json of an op: digests of its files, and the templates of each variant."""
+    from oplet.discovery import canonical
     from oplet.metadata import build
     from oplet.metadata import write as write_file
 
     registry = oplet.Registry()
     loaded = registry[op]
-    offer = next(one for one in registry.offers if (one.op, one.dist, one.group) == (op, loaded.dist, OPS))
+    offers = {canonical(offer.dist): offer for offer in registry.offers_of(op) if offer.group == EXTENSIONS}
+    offers[canonical(loaded.dist)] = next(
+        offer for offer in registry.offers_of(op) if (offer.dist, offer.group) == (loaded.dist, OPS)
+    )
+    offer = offers.get(canonical(dist or loaded.dist))
+    if offer is None:
+        raise click.BadParameter(f"{dist!r} is not one of {', '.join(offers)}", param_hint="--dist")
     if write:
         _print(str(write_file(loaded, offer)))
     else:
         click.echo(json.dumps(attrs.asdict(build(loaded, offer)), indent=2, ensure_ascii=False))
+
+
+@main.command()
+@click.argument("op", required=False)
+def verify(op: str | None) -> None:
+    """Compare the installed files of an op, or of every op and extension, with the digests in metadata.json.
+
+    Imports nothing of them. Exits with status 1 where something differs.
+    """
+    from oplet.metadata import verify as differences
+
+    registry = oplet.Registry()
+    offers = registry.offers_of(op) if op else registry.offers
+    if not offers:
+        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+    failed = False
+    for offer in offers:
+        found = differences(offer)
+        failed = failed or bool(found)
+        _print(
+            f"{'differs' if found else 'as made':7}  {offer.op}: {offer.dist} {offer.version}", "bold" if found else ""
+        )
+        for line in found:
+            _print(f"  {line}")
+    sys.exit(1 if failed else 0)
 
 
 @main.command()

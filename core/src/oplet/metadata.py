@@ -32,6 +32,9 @@ from oplet.op import Op
 
 NAME = "metadata.json"
 
+#: what `provenance` says where the distribution does not
+NO_LICENSE = "not stated"
+
 
 @attrs.frozen
 class Metadata:
@@ -55,11 +58,11 @@ class Metadata:
 
 
 def build(op: Op, offer: Offer) -> Metadata:
-    """What metadata.json of an installed op should say.
+    """What metadata.json of an installed op, or of an extension to it, should say.
 
     Args:
         op: the op, loaded.
-        offer: the distribution's offer of it.
+        offer: the distribution's offer of it, or of the extension.
 
     Raises:
         PluginContractError: a variant accepts none of the op's cases, so its templates cannot be told; or the
@@ -83,7 +86,7 @@ def build(op: Op, offer: Offer) -> Metadata:
 
 
 def write(op: Op, offer: Offer) -> Path:
-    """Writes metadata.json of an installed op into its folder.
+    """Writes metadata.json of an installed op, or of an extension to it, into its folder.
 
     Raises:
         PluginContractError: as `build`.
@@ -91,6 +94,11 @@ def write(op: Op, offer: Offer) -> Path:
     metadata = build(op, offer)
     folder = locate(offer)
     assert folder is not None  # build has found it
+    return save(metadata, folder)
+
+
+def save(metadata: Metadata, folder: Path) -> Path:
+    """Writes metadata.json into an op folder."""
     path = folder / NAME
     path.write_text(json.dumps(attrs.asdict(metadata), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
@@ -157,11 +165,11 @@ def _license(offer: Offer) -> str:
     from importlib.metadata import metadata
 
     fields = metadata(offer.dist)
-    return fields["License-Expression"] or fields["License"] or "not stated"
+    return fields["License-Expression"] or fields["License"] or NO_LICENSE
 
 
 def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
-    """The templates of each variant of the op's own, from planning its cases for every kind of device.
+    """The templates of each variant in the offer's folder, from planning the op's cases for every kind of device.
 
     For the sake of the list only, which must not depend on the machine that writes it: nothing runs.
     """
@@ -173,6 +181,8 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
         raise _error(offer, f"its cases have faults\n{kit.faults[0]}", f"mend them; oplet check {op.id} names them all")
     found: dict[str, set[str]] = {}
     for variant in op.variants:
+        if op.folder_of(variant.name) != offer.entry:
+            continue
         templates = found.setdefault(variant.name, set())
         accepted = False
         for caps in _every_device():
@@ -181,11 +191,9 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
                     plan = op.plan(call.request, caps, variant.name)
                 except OpletError:
                     continue
-                if plan.folder != op.module:
-                    break
                 accepted = True
                 templates.update(launch.template for launch in plan.launches)
-        if not accepted and variant.name in found:
+        if not accepted:
             raise _error(
                 offer,
                 f"{variant.name} accepts no case of test.json and cases.py, so its templates are not known",

@@ -153,6 +153,10 @@ class Op:
 
         return Templates(self._folders)
 
+    def folder_of(self, variant: str) -> str:
+        """Import name of the package folder that a variant came from: the op's, or an extension's."""
+        return self._owners[variant].module
+
     # A call, step by step
 
     def bind(
@@ -390,7 +394,7 @@ class Op:
         plan = Plan(
             op=self.id,
             variant=chosen.name,
-            folder=self._owners[chosen.name].module,
+            folder=self.folder_of(chosen.name),
             inputs=dict(request.inputs),
             outputs=outputs,
             launches=launches,

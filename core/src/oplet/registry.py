@@ -176,6 +176,17 @@ class Registry:
     def __contains__(self, op: object) -> bool:
         return op in self.ids
 
+    def offers_of(self, op: str) -> tuple[Offer, ...]:
+        """The offers of an op and of extensions to it. Imports nothing.
+
+        Raises:
+            UnknownOpError: no distribution offers the op.
+        """
+        offers = tuple(offer for offer in self.offers if offer.op == op)
+        if not any(offer.group == OPS for offer in offers):
+            raise self._unknown(op)
+        return offers
+
     def _extensions(self, op: str) -> list[Offer]:
         return [offer for offer in self.offers if offer.op == op and offer.group == EXTENSIONS]
 
