@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import oplet
 
-from oplet_gated_delta_net.variants import decode, recurrent
+from oplet_gated_delta_net.variants import chunked, decode, recurrent
 
 #: the longer the requests a variant is for, the earlier it comes
-VARIANTS: tuple[oplet.Variant, ...] = (*recurrent.VARIANTS, *decode.VARIANTS)
+VARIANTS: tuple[oplet.Variant, ...] = (*chunked.VARIANTS, *recurrent.VARIANTS, *decode.VARIANTS)

@@ -1,0 +1,175 @@
+"""`chunked`: what the tokens of a chunk do to each other is computed for all chunks at once, then chunks are scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import numpy as np
+import oplet
+
+from oplet_gated_delta_net.shapes import Delta
+from oplet_gated_delta_net.variants import launches, recurrent
+
+#: tokens of a request, on average, from which on it is the fastest
+FEWEST_TOKENS = 192
+
+_PREPARE_TENSORS = ("query", "key", "cu_seqlens", *launches.GATE_INPUTS, "chunks=")
+_SCAN_TENSORS = ("query", "key", "value", "cu_seqlens", "chunks", "initial_state", "output=", "final_state=")
+
+#: invocations of a workgroup of chunk_prepare
+_PREPARE_WORKGROUP = 64
+
+
+@attrs.frozen
+class Tiling:
+    """How the work is cut.
+
+    Attributes:
+        chunk: tokens.
+        width: values of a workgroup of chunk_scan.
+        tall: tokens of an invocation.
+        splits: invocations that share a sum over keys; 1 without subgroups.
+        pieces: vec4s of a key, rounded up.
+    """
+
+    chunk: int
+    width: int
+    tall: int
+    splits: int
+    pieces: int
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup of chunk_scan."""
+        return self.chunk // self.tall * self.width // 4 * self.splits
+
+    @property
+    def prepare_storage(self) -> int:
+        """Bytes of workgroup memory of chunk_prepare."""
+        slices = 2 * self.chunk * 9 * 16
+        products = 2 * 4 * self.chunk * (self.chunk + 1)
+        return slices + products + 8 * self.chunk + (8 + 4 * self.chunk) * _PREPARE_WORKGROUP
+
+    @property
+    def scan_storage(self) -> int:
+        """Bytes of workgroup memory of chunk_scan."""
+        vectors = (self.width + self.chunk) * self.pieces * 16
+        return vectors + 4 * self.chunk**2 + 8 * self.width * self.chunk + 4 * self.threads
+
+    @property
+    def record(self) -> int:
+        """Numbers that chunk_prepare leaves for a chunk and a value head."""
+        return 2 * self.chunk**2 + 3 * self.chunk + 4
+
+    def slots(self, delta: Delta) -> int:
+        """Places for chunks."""
+        if delta.ragged:
+            return delta.tokens // self.chunk + delta.batch
+        return delta.batch * -(-delta.longest // self.chunk)
+
+    def chunks(self, delta: Delta) -> oplet.TensorSpec:
+        """The scratch between the launches."""
+        return oplet.TensorSpec((self.slots(delta) * delta.hv, self.record), "float32")
+
+    @classmethod
+    def of(cls, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Tiling | None:
+        """The largest that fits a device, if one does."""
+        sizes = [(32, 32, 4), (32, 16, 4), (16, 16, 4), (16, 8, 4)]
+        for chunk, width, tall in sizes[2:] if caps.adapter.is_cpu else sizes:
+            tiling = cls(chunk, width, tall, 4 if subgroups else 1, -(-delta.dk // 16) * 4)
+            storage = max(tiling.prepare_storage, tiling.scan_storage)
+            if (
+                storage <= caps.limits["maxComputeWorkgroupStorageSize"]
+                and tiling.threads <= caps.limits["maxComputeInvocationsPerWorkgroup"]
+            ):
+                return tiling
+        return None
+
+
+def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> Sequence[oplet.Launch]:
+    """Two launches, and with `cu_seqlens` those of `recurrent` for requests that overlap.
+
+    The chunks of such requests would share their slots, and only the device knows that there are any.
+    """
+    delta = Delta.of(request)
+    tiling = Tiling.of(delta, caps, subgroups=subgroups)
+    assert tiling is not None, "rejects() has looked"
+    blocks = -(-delta.dv // tiling.width)
+    recurrences = delta.batch * delta.hv * blocks
+    workgroups = recurrences + launches.clear_workgroups(delta, tiling.threads)
+    if not workgroups:
+        return []
+    spec = tiling.chunks(delta)
+    choices = {**launches.choices(delta), "chunk": tiling.chunk}
+    params = {
+        **launches.params(delta),
+        "hq": np.uint32(delta.hq),
+        "pieces": np.uint32(-(-delta.dk // 4)),
+        "longest_chunks": np.uint32(-(-delta.longest // tiling.chunk)),
+        "blocks": np.uint32(blocks),
+        "recurrences": np.uint32(recurrences),
+    }
+    steps = []
+    if spec.size:
+        bound = launches.buffers(request, delta, _PREPARE_TENSORS, {"chunks": (spec, "f32")})
+        prepare = tiling.slots(delta) * delta.hq
+        steps.append(
+            oplet.Launch("chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch)
+        )
+    bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, "vec4<f32>")})
+    choices |= {
+        "width": tiling.width,
+        "tall": tiling.tall,
+        "splits": tiling.splits,
+        "pieces": tiling.pieces,
+    }
+    steps.append(oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch))
+    if delta.ragged:
+        steps += recurrent.plan(request, caps, subgroups=subgroups, only_disorder=True)
+    return steps
+
+
+def rejects(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
+    """Why it cannot serve a call."""
+    delta = Delta.of(request)
+    if reason := launches.unfit(delta, caps, subgroups=subgroups):
+        return reason
+    if delta.per_key:
+        return "a decay of each key dimension is for recurrent"
+    if "stateUpdateT" in request.outputs:
+        return "the capture of state updates is for recurrent"
+    tiling = Tiling.of(delta, caps, subgroups=subgroups)
+    if tiling is None:
+        allowed = caps.limits["maxComputeWorkgroupStorageSize"]
+        return f"Dk {delta.dk} needs more than the {allowed} bytes of maxComputeWorkgroupStorageSize"
+    needed, allowed = tiling.chunks(delta).nbytes, caps.limits["maxStorageBufferBindingSize"]
+    if needed > allowed:
+        return f"its chunks take {needed} bytes, and the device allows {allowed} (maxStorageBufferBindingSize)"
+    return recurrent.rejects(request, caps, subgroups=subgroups) if delta.ragged else None
+
+
+def yields(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
+    """Why another one is expected to be faster."""
+    if not subgroups and "subgroups" in caps.features:
+        return "the device has subgroups"
+    delta = Delta.of(request)
+    if delta.tokens < FEWEST_TOKENS * delta.batch:
+        return f"for at least {FEWEST_TOKENS} tokens a request; these have {delta.tokens / delta.batch:.4g}"
+    return None
+
+
+VARIANTS = tuple(
+    oplet.Variant(
+        name,
+        partial(plan, subgroups=subgroups),
+        partial(rejects, subgroups=subgroups),
+        partial(yields, subgroups=subgroups),
+        doc,
+    )
+    for name, subgroups, doc in (
+        ("chunked", True, "For many tokens: chunks in parallel, then a scan over them; scratch of 8.6 KB a chunk and head."),
+        ("chunked_nosg", False, "As chunked, without sums over lanes."),
+    )
+)
