@@ -1,25 +1,14 @@
-"""Wheels of every package: complete, and working in a virtual environment that has nothing else of this tree.
-
-They are built and installed without an index. The environment gets their dependencies from the one that runs
-the tests, through a .pth file: that puts its site-packages on the path, but does not follow the .pth files in
-there by which the packages of this tree are installed editable.
-"""
+"""Wheels of every package: complete, and working in a virtual environment that has nothing else of this tree."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
 import tarfile
-import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+from environments import PACKAGES, Built, Environment
 
 RUN_EVERY_OP = """
 import sys
@@ -39,13 +28,6 @@ for op in registry.ids:
 """
 
 
-def call(*command: str | Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert child.returncode == 0, f"{child.stdout}\n{child.stderr}"
-    return child.stdout
-
-
 def source_files(package: Path) -> set[str]:
     """What the package's source folder holds, as paths in a wheel."""
     src = package / "src"
@@ -56,50 +38,28 @@ def source_files(package: Path) -> set[str]:
     }
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution of every package."""
-    folder = tmp_path_factory.mktemp("dist")
-    for package in PACKAGES:
-        subprocess.run(
-            [sys.executable, "-m", "hatchling", "build", "-d", str(folder)],
-            cwd=package,
-            check=True,
-            capture_output=True,
-        )
-    return folder
-
-
-def archive(built: Path, package: Path, ending: str) -> Path:
-    import tomllib
-
-    name = tomllib.loads((package / "pyproject.toml").read_text("utf-8"))["project"]["name"].replace("-", "_")
-    (found,) = built.glob(f"{name}-[0-9]*{ending}")
-    return found
-
-
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 class TestContents:
-    def test_the_wheel_has_every_source_file_and_nothing_else(self, built: Path, package: Path) -> None:
-        with zipfile.ZipFile(archive(built, package, ".whl")) as wheel:
+    def test_the_wheel_has_every_source_file_and_nothing_else(self, built: Built, package: Path) -> None:
+        with zipfile.ZipFile(built.archive(package)) as wheel:
             names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         assert names == source_files(package)
         assert any(name.endswith("/py.typed") for name in names)
 
-    def test_the_wheel_has_the_license(self, built: Path, package: Path) -> None:
-        with zipfile.ZipFile(archive(built, package, ".whl")) as wheel:
+    def test_the_wheel_has_the_license(self, built: Built, package: Path) -> None:
+        with zipfile.ZipFile(built.archive(package)) as wheel:
             assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 
-    def test_the_source_distribution_can_be_built_again(self, built: Path, package: Path) -> None:
-        with tarfile.open(archive(built, package, ".tar.gz")) as sdist:
+    def test_the_source_distribution_can_be_built_again(self, built: Built, package: Path) -> None:
+        with tarfile.open(built.archive(package, ".tar.gz")) as sdist:
             names = {name.partition("/")[2] for name in sdist.getnames()}
         assert {f"src/{name}" for name in source_files(package)} <= names
         assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"} <= names
 
-    def test_a_plugin_has_its_contract_and_its_templates(self, built: Path, package: Path) -> None:
+    def test_a_plugin_has_its_contract_and_its_templates(self, built: Built, package: Path) -> None:
         if package.name == "core":
             return
-        with zipfile.ZipFile(archive(built, package, ".whl")) as wheel:
+        with zipfile.ZipFile(built.archive(package)) as wheel:
             names = wheel.namelist()
         for file in ("manifest.json", "metadata.json", "test.json", "bench.json"):
             assert any(name.endswith(f"/{file}") for name in names), file
@@ -107,37 +67,20 @@ class TestContents:
 
 
 @pytest.fixture(scope="session")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment in which the wheels are installed."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin/python"
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        *sorted(built.glob("*.whl")),
-    )
-    site = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python
+def installed(built: Built, environment: Callable[..., Environment]) -> Environment:
+    """An environment with every wheel."""
+    return environment(*map(built.archive, PACKAGES))
 
 
-def test_every_op_runs_on_the_device(installed: Path) -> None:
-    ops = call(installed, "-c", RUN_EVERY_OP).split()
+def test_every_op_runs_on_the_device(installed: Environment) -> None:
+    ops = installed.run("python", "-c", RUN_EVERY_OP).split()
     assert len(ops) >= len(PACKAGES) - 1
 
 
-def test_the_command_is_there(installed: Path) -> None:
-    assert "com.microsoft.FusedGemm" in call(installed.with_name("oplet"), "list")
+def test_the_command_is_there(installed: Environment) -> None:
+    assert "com.microsoft.FusedGemm" in installed.run("oplet", "list")
 
 
-def test_requirements_are_met(installed: Path) -> None:
+def test_requirements_are_met(installed: Environment) -> None:
     """By pip's own judgement: among others each plugin's bound on oplet."""
-    call(sys.executable, "-m", "pip", "--python", installed, "check")
+    installed.run("pip", "check")

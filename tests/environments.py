@@ -1,0 +1,104 @@
+"""Virtual environments that have wheels of this tree and nothing else of it: packages as their users get them.
+
+Wheels are built and installed without an index. An environment gets their dependencies, the build backend and
+pytest from the one that runs the tests, by a folder of links to all that is installed there but this tree's packages.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).parents[1]
+
+#: of every package of the repository
+PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+
+
+@attrs.frozen
+class Built:
+    """A folder with the wheel and the source distribution of every package of the repository."""
+
+    folder: Path
+
+    def archive(self, package: Path, ending: str = ".whl") -> Path:
+        """The wheel of a package, or its source distribution."""
+        name = tomllib.loads((package / "pyproject.toml").read_text("utf-8"))["project"]["name"].replace("-", "_")
+        (found,) = self.folder.glob(f"{name}-[0-9]*{ending}")
+        return found
+
+
+@attrs.frozen
+class Environment:
+    """A virtual environment."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin/python"
+
+    def run(self, *command: str | Path, cwd: Path | None = None, status: int = 0) -> str:
+        """Runs a program in it, `python`, `pip` and `pytest` among them, and returns what it prints."""
+        program, *arguments = command
+        interpreter: Sequence[str | Path] = {
+            "python": [self.python],
+            "pip": [sys.executable, "-m", "pip", "--python", self.python],
+            "pytest": [self.python, "-m", "pytest", "-p", "no:cacheprovider"],
+        }.get(str(program), [self.folder / "bin" / program])
+        child = subprocess.run(
+            [*interpreter, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=cwd or self.folder,
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                "PIP_NO_INDEX": "1",
+                "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it as the value of build_isolation
+                "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+                "COLUMNS": "120",
+            },
+        )
+        assert child.returncode == status, f"{' '.join(map(str, command))}: {child.returncode}\n{child.stdout}"
+        return child.stdout
+
+
+def build(package: Path, folder: Path) -> None:
+    """Builds the wheel and the source distribution of a package."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=package, check=True, capture_output=True
+    )
+
+
+def link_dependencies(folder: Path) -> None:
+    """Links all that is installed where the tests run, but for the packages of this tree."""
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("oplet", "__pycache__")) and path.suffix != ".pth":
+            (folder / path.name).symlink_to(path)
+
+
+def create(folder: Path, dependencies: Path, wheels: Sequence[Path]) -> Environment:
+    """Makes an environment and installs wheels into it.
+
+    Args:
+        folder: where to.
+        dependencies: a folder that `link_dependencies` has filled.
+        wheels: what to install.
+    """
+    made = Environment(folder)
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = Path(made.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (site / "dependencies.pth").write_text(f"{dependencies}\n")
+    made.run("pip", "install", "--quiet", *wheels)
+    return made
