@@ -426,6 +426,19 @@ def test_refused_memory_is_asked_for_again_without_idle_buffers(made: list[Gpu])
         pool.take(4096)
 
 
+def test_a_tensor_that_the_garbage_collector_finds_gives_its_buffer_back_whole(registry: oplet.Registry) -> None:
+    gc.collect()
+    tensor = registry.tensor(GRID)
+    serial = tensor._buffer.serial
+    cycle = [tensor]
+    cycle.append(cycle)
+    del tensor, cycle
+    gc.collect()
+    again = registry.tensor(GRID + 1)
+    assert again._buffer.serial == serial
+    assert (again.numpy() == GRID + 1).all()
+
+
 def test_counts_stay_flat(registry: oplet.Registry) -> None:
     device = registry.device
     x = registry.tensor(GRID)

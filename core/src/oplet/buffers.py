@@ -57,7 +57,7 @@ class Buffer:
 
     __slots__ = ("__weakref__", "_returns", "capacity", "external", "gpu", "pending", "serial", "span")
 
-    def __init__(self, gpu: Any, serial: int, capacity: int, returns: deque[tuple[Any, int, int]] | None) -> None:
+    def __init__(self, gpu: Any, serial: int, capacity: int, returns: deque[tuple[int, int]] | None) -> None:
         self.gpu = gpu
         self.serial = serial
         self.capacity = capacity
@@ -75,7 +75,7 @@ class Buffer:
         # May run on any thread and inside any lock, so it only appends, which is atomic. The queue's
         # order makes reuse safe: whatever comes next is submitted later.
         if self._returns is not None:
-            self._returns.append((self.gpu, self.serial, self.capacity))
+            self._returns.append((self.serial, self.capacity))
 
 
 class Pool:
@@ -95,13 +95,20 @@ class Pool:
         self._create = create
         self._max_buffer_size = max_buffer_size
         self.max_bytes = max_bytes
-        self._returned: deque[tuple[Any, int, int]] = deque()
+        self._returned: deque[tuple[int, int]] = deque()
+        # By serial. Held here, so that a Buffer in a cycle, such as a traceback's, does not become garbage
+        # together with its WebGPU buffer: the collector would release that one before it came back.
+        self._live: dict[int, Any] = {}
         # Stacks by capacity: the last returned is taken first, so a repeated call meets its own buffers, and
         # with them its cached bind groups. The capacity longest unused is evicted from first.
         self._idle: OrderedDict[int, list[tuple[Any, int]]] = OrderedDict()
         self.live_bytes = 0
-        self.live_count = 0
         self.idle_bytes = 0
+
+    @property
+    def live_count(self) -> int:
+        """Buffers on loan."""
+        return len(self._live)
 
     @property
     def idle_count(self) -> int:
@@ -132,7 +139,7 @@ class Pool:
         else:
             gpu, serial = self._allocate(capacity), next(_serials)
         self.live_bytes += capacity
-        self.live_count += 1
+        self._live[serial] = gpu
         return Buffer(gpu, serial, capacity, self._returned)
 
     def _allocate(self, capacity: int) -> Any:
@@ -154,9 +161,9 @@ class Pool:
     def settle(self) -> None:
         """Takes back the buffers that were let go of since the last time."""
         while self._returned:
-            gpu, serial, capacity = self._returned.popleft()
+            serial, capacity = self._returned.popleft()
+            gpu = self._live.pop(serial)
             self.live_bytes -= capacity
-            self.live_count -= 1
             self.idle_bytes += capacity
             stack = self._idle.get(capacity)
             if stack is None:
