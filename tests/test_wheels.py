@@ -13,6 +13,7 @@ from environments import PACKAGES, Built, Environment
 RUN_EVERY_OP = """
 import sys
 import oplet
+from oplet.testing.guard import Seen
 from oplet.testing.kit import Kit
 
 registry = oplet.Registry()
@@ -23,7 +24,7 @@ for op in registry.ids:
     call = kit.calls[0]
     results = registry.run(op, attrs=call.case.attrs, outputs=call.request.outputs, **call.arrays)
     for name, tensor in zip(call.request.outputs, results if isinstance(results, tuple) else [results]):
-        assert (mismatch := kit.compare(call, name, tensor.numpy())) is None, (op, name, str(mismatch))
+        assert (mismatch := kit.compare(call, name, Seen.of(tensor.numpy()))) is None, (op, name, str(mismatch))
     print(op)
 """
 
