@@ -99,14 +99,28 @@ def only(findings: Findings) -> Finding:
 def test_a_correct_op_passes_every_check(devices: Devices, install: Callable[..., Path]) -> None:
     install("acme_correct")
     kit = Kit(OP, devices=devices)
-    assert kit.offer is not None
-    assert kit.offer.dist == "oplet-acme-correct"
+    assert [offer.dist for offer in kit.offers] == ["oplet-acme-correct"]
     assert len(kit.calls) == 43
     outcomes = {check.id: check.run(kit) for check in checks.checks(kit) if check.id != "metadata"}
     assert not [outcome for outcome in outcomes.values() if outcome.findings]
     assert set(outcomes) >= {"infer", "errors", "plans-bare", "served-best", "runs-vec4-floor", "runs-scalar-best"}
     ran = {name for name, outcome in outcomes.items() if name.startswith("runs") and not outcome.not_run}
     assert ran >= {f"runs-{variant}-{setup}" for variant in ("vec4", "scalar") for setup in ("best", "bare", "floor")}
+
+
+def test_only_some_variants(devices: Devices, install: Callable[..., Path]) -> None:
+    """What an extension tests: nothing of the op itself."""
+    install("acme_partial")
+    kit = Kit(OP, devices=devices, variants=("scalar",))
+    setups = ("best", "bare", "floor")
+    assert [check.id for check in checks.checks(kit)] == [
+        "cases",
+        "metadata",
+        *(f"plans-{setup}" for setup in setups),
+        *(f"runs-scalar-{setup}" for setup in setups),
+    ]
+    with pytest.raises(oplet.InputError, match=r"'scaler' is not a known variant\n.*\ndid you mean 'scalar'"):
+        Kit(OP, devices=devices, variants=("scaler",))
 
 
 def test_a_variant_that_never_ran_is_named_with_the_reasons(affine: Callable[..., Kit]) -> None:

@@ -137,6 +137,21 @@ def test_folders_that_lack_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Suite.read("acme_suite")
 
 
+def test_cases_of_extensions_come_after_the_ops_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("acme_quiet", "acme_more"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "acme_more/cases.py").write_text(
+        "def cases(rng):\n    yield {'X': rng.random((2, 2))}, {'factor': 3.0}\n"
+    )
+    own = list(Suite.read("acme_affine").cases(1))
+    *before, last = Suite.read("acme_affine", ("acme_quiet", "acme_more")).cases(1)
+    assert [case.name for case in before] == [case.name for case in own]
+    assert last.name == "cases.py of acme_more 0"
+    assert last.attrs == {"factor": 3.0}
+
+
 @pytest.mark.parametrize("case", [None, {}, ({"X": [1.0]}, {}), ({"X": np.zeros(1)},), ({"X": np.zeros(1)}, None)])
 def test_a_generator_that_gives_something_else(case: Any) -> None:
     suite = attrs.evolve(Suite.parse(json.dumps(GOOD), "acme"), generate=lambda rng: [case])

@@ -356,9 +356,14 @@ def run() -> None:
     """
 
 
-@main.command(params=[*_device_options(), click.Option(["--seed"], type=int, help="Seed of the random cases.")])
+@main.command(params=_device_options())
 @click.argument("op", required=False)
-def check(op: str | None, webgpu: Any, adapter: str | None, seed: int | None) -> None:
+@click.option("--variant", "variants", multiple=True, help="Check this variant, repeatable; default all, and the op.")
+@click.option("--unchecked", is_flag=True, help="Compile shaders without bounds checks.")
+@click.option("--seed", type=int, help="Seed of the random cases.")
+def check(
+    op: str | None, webgpu: Any, adapter: str | None, variants: Sequence[str], unchecked: bool, seed: int | None
+) -> None:
     """Run the conformance checks of an op, or of every op that is installed.
 
     Exits with status 1 where one fails.
@@ -369,7 +374,9 @@ def check(op: str | None, webgpu: Any, adapter: str | None, seed: int | None) ->
     ids = (op,) if op else oplet.Registry().ids
     for one in ids:
         try:
-            for outcome in examine(one, webgpu=webgpu, adapter=adapter, seed=seed):
+            for outcome in examine(
+                one, webgpu=webgpu, adapter=adapter, unchecked=unchecked, seed=seed, variants=variants
+            ):
                 verdict = "failed" if outcome.findings else "not run" if outcome.not_run else "passed"
                 counts[verdict] += 1
                 _print(f"{verdict:7}  {outcome}", "bold red" if verdict == "failed" else "")

@@ -157,6 +157,11 @@ class Op:
         """Import name of the package folder that a variant came from: the op's, or an extension's."""
         return self._owners[variant].module
 
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Import names of the package folders of its extensions."""
+        return tuple(folder for folder in self._folders if folder != self.module)
+
     # A call, step by step
 
     def bind(
@@ -349,7 +354,7 @@ class Op:
             NoVariantError: every variant, or the one named, rejects.
         """
         if variant is not None:
-            self._known_variant(variant)
+            self.known_variant(variant)
         faults: dict[str, Rejection] = {}
         for candidate in self.variants:
             for kind in ("rejects", "yields"):
@@ -452,7 +457,12 @@ class Op:
         except Exception as error:
             raise self.contract(f"{hook} raised {type(error).__name__}: {error}") from error
 
-    def _known_variant(self, name: str) -> None:
+    def known_variant(self, name: str) -> None:
+        """Refuses a name that no variant has.
+
+        Raises:
+            InputError: naming the near one.
+        """
         names = [variant.name for variant in self.variants]
         if name not in names:
             raise self._unknown("variant", str(name), [*names, REFERENCE], argument="variant")

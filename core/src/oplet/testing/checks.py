@@ -35,6 +35,7 @@ import numpy as np
 
 from oplet import metadata
 from oplet.capabilities import Capabilities
+from oplet.discovery import EXTENSIONS
 from oplet.errors import InputError, NoVariantError, OpletError
 from oplet.manifest import Attribute, Manifest
 from oplet.op import Op
@@ -131,7 +132,7 @@ class Check:
 
 
 def checks(kit: Kit) -> list[Check]:
-    """Every check of an op, the cheap ones first."""
+    """Every check of an op, or of the variants that the kit is for; the cheap ones first."""
     found = [
         Check("cases", cases, needs_cases=False),
         Check("infer", infer),
@@ -139,13 +140,17 @@ def checks(kit: Kit) -> list[Check]:
         Check("shapes", shapes),
         Check("errors", errors, "best"),
     ]
-    if kit.offer is not None:
+    devices = {"plans": plans, "served": served}
+    if kit.partial:
+        found = found[:1]
+        del devices["served"]
+    if kit.offers:
         found.append(Check("metadata", metadata_is_current, needs_cases=False))
-    for name, function in (("plans", plans), ("served", served)):
+    for name, function in devices.items():
         found += [Check(f"{name}-{setup}", partial(function, setup=setup), setup) for setup in SETUPS]
     found += [
         Check(f"runs-{variant.name}-{setup}", partial(runs, variant=variant.name, setup=setup), setup)
-        for variant in kit.op.variants
+        for variant in kit.variants
         for setup in SETUPS
     ]
     return found
@@ -270,10 +275,10 @@ def _told(error: InputError, op: str) -> bool:
 
 def metadata_is_current(kit: Kit) -> Findings:
     """The installed files are those that metadata.json lists."""
-    if kit.offer is None:
-        return
-    for problem in metadata.verify(kit.offer):
-        yield Finding("metadata", f"{problem}\n  after a change: oplet metadata {kit.id} --write")
+    for offer in kit.offers:
+        whose = f" --dist {offer.dist}" if offer.group == EXTENSIONS else ""
+        for problem in metadata.verify(offer):
+            yield Finding("metadata", f"{problem}\n  after a change: oplet metadata {kit.id}{whose} --write")
 
 
 # Errors ----------------------------------------------------------------------------------------------
@@ -385,7 +390,7 @@ def plans(kit: Kit, *, setup: str) -> Findings:
     """Predicates and plans are pure and give reasons, and no size enters a template's context."""
     registry = kit.registry(setup)
     op, caps = registry[kit.id], registry.device.capabilities
-    for variant in op.variants:
+    for variant in kit.variants:
         told: set[str] = set()
         for call in kit.calls:
             found = list(_plan_findings(op, caps, call, variant.name))

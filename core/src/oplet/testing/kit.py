@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from oplet.device import Device, Implementation, open_device
-from oplet.discovery import OPS, Offer
+from oplet.discovery import EXTENSIONS, Offer
 from oplet.errors import InputError, OpletError
 from oplet.op import Op
 from oplet.registry import Registry
@@ -19,6 +19,7 @@ from oplet.request import Request, TensorSpec
 from oplet.testing.compare import EXACT, Mismatch, Tolerance, compare
 from oplet.testing.guard import GuardPool, Seen
 from oplet.testing.suite import Arrays, Case, Suite
+from oplet.variant import Variant
 
 #: how each device of the kit is opened: real devices, never a faked capability
 SETUPS: Mapping[str, Mapping[str, Any]] = {
@@ -146,6 +147,7 @@ class Kit:
         registry: Callable[[Device | None], Registry] = lambda device: Registry(device=device),
         suite: Suite | None = None,
         seed: int | None = None,
+        variants: Sequence[str] = (),
     ) -> None:
         """Loads the op.
 
@@ -153,11 +155,14 @@ class Kit:
             op: the op id.
             devices: default: of its own.
             registry: makes a registry on a device; the default one discovers what is installed.
-            suite: default: test.json and cases.py of the op folder, read when first needed.
+            suite: default: test.json and cases.py of the op folder, and cases.py of its extensions' folders,
+                read when first needed.
             seed: of the random cases; default: a fresh one.
+            variants: the variants to test, and nothing of the op itself: what an extension tests; default all.
 
         Raises:
             UnknownOpError, PluginError: there is no such op, or its plugin is at fault.
+            InputError: no variant has such a name.
         """
         self.id = op
         self.seed = secrets.randbits(32) if seed is None else seed
@@ -167,14 +172,24 @@ class Kit:
         self._suite = suite
         host = registry(None)
         self.op: Op = host[op]
-        #: the installed distribution's offer of the op; None where it was registered by hand
-        self.offer: Offer | None = next(
-            (
-                offer
-                for offer in host.offers
-                if offer.group == OPS and (offer.op, offer.dist, offer.entry) == (op, self.op.dist, self.op.module)
-            ),
-            None,
+        for name in variants:
+            self.op.known_variant(name)
+        #: whether only some variants are tested, and nothing of the op itself
+        self.partial = bool(variants)
+        #: what is tested
+        self.variants: tuple[Variant, ...] = tuple(
+            variant for variant in self.op.variants if variant.name in variants or not variants
+        )
+        folders = {self.op.folder_of(variant.name) for variant in self.variants}
+        if not variants:
+            folders.add(self.op.module)
+        #: what installed distributions offer of it; nothing where the op was registered by hand
+        self.offers: tuple[Offer, ...] = tuple(
+            offer
+            for offer in host.offers
+            if offer.op == op
+            and offer.entry in folders
+            and (offer.group == EXTENSIONS or (offer.dist, offer.entry) == (self.op.dist, self.op.module))
         )
 
     def registry(self, setup: str) -> Registry:
@@ -191,7 +206,7 @@ class Kit:
         Raises:
             PluginContractError: they cannot be read.
         """
-        return self._suite or Suite.read(self.op.module)
+        return self._suite or Suite.read(self.op.module, self.op.extensions)
 
     @property
     def calls(self) -> tuple[Call, ...]:

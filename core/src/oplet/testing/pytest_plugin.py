@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from oplet.testing.checks import Check
     from oplet.testing.kit import Devices, Kit
 
-_kits: pytest.StashKey[dict[str, Kit]] = pytest.StashKey()
+_kits: pytest.StashKey[dict[tuple[str, tuple[str, ...]], Kit]] = pytest.StashKey()
 _devices: pytest.StashKey[Devices] = pytest.StashKey()
 
 #: name of the user property that carries what was not run to the summary, through xdist too
@@ -30,22 +30,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker that `oplet.testing.conformance` sets."""
-    config.addinivalue_line("markers", "oplet_conformance(op, expected): every conformance check of an op")
+    config.addinivalue_line("markers", "oplet_conformance(op, expected, variants): every conformance check of an op")
 
 
-def _kit(config: pytest.Config, op: str) -> Kit:
+def _kit(config: pytest.Config, op: str, variants: tuple[str, ...]) -> Kit:
     from oplet.testing.kit import Devices, Kit
 
     kits = config.stash.setdefault(_kits, {})
-    if op not in kits:
+    key = op, variants
+    if key not in kits:
         if _devices not in config.stash:
             config.stash[_devices] = Devices(
                 webgpu=config.getoption("oplet_webgpu"),
                 adapter=config.getoption("oplet_adapter"),
                 unchecked=config.getoption("oplet_unchecked"),
             )
-        kits[op] = Kit(op, devices=config.stash[_devices], seed=config.getoption("oplet_seed"))
-    return kits[op]
+        seed = config.getoption("oplet_seed")
+        kits[key] = Kit(op, devices=config.stash[_devices], seed=seed, variants=variants)
+    return kits[key]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -55,8 +57,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from oplet.testing.checks import checks
 
-    op, expected = marker.args
-    found = checks(_kit(metafunc.config, op))
+    op, expected, variants = marker.args
+    found = checks(_kit(metafunc.config, op, variants))
     if unknown := sorted(set(expected) - {check.id for check in found}):
         raise pytest.UsageError(
             f"conformance({op!r}): expected names {unknown[0]!r}, which is no check\n"
@@ -77,8 +79,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def oplet_check(request: pytest.FixtureRequest) -> Callable[[], None]:
     """Runs one check of the kit: fails with its findings, skips with what it could not look at."""
     check: Check = request.param
-    op = request.node.get_closest_marker("oplet_conformance").args[0]
-    kit = _kit(request.config, op)
+    op, _, variants = request.node.get_closest_marker("oplet_conformance").args
+    kit = _kit(request.config, op, variants)
 
     def run() -> None:
         __tracebackhide__ = True

@@ -28,6 +28,9 @@ cases.py, also in the op folder and optional, is imported by tests only:
 
     def scale(request, arrays):     # optional: {output: what `rtol` is relative to}, see `oplet.testing.compare`
         return {"Y": np.abs(arrays["A"]).astype(np.float64) @ np.abs(arrays["B"])}
+
+The folder of an extension may hold a cases.py with `cases` too, for calls that its variants are for: every variant
+of the op has to get these right as well.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ import importlib.resources
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -86,20 +90,23 @@ class Suite:
         tolerance: by dtype of the output.
         literal: the cases of test.json.
         generate: `cases` of cases.py.
+        extensions: `cases` of the cases.py of extensions, by their folder.
         scale: `scale` of cases.py.
     """
 
     tolerance: Mapping[str, Tolerance]
     literal: tuple[Case, ...] = ()
     generate: Generate | None = None
+    extensions: Mapping[str, Generate] = field(factory=dict)
     scale: Scale | None = None
 
     @classmethod
-    def read(cls, package: str) -> Suite:
-        """Reads test.json of an op folder, and imports its cases.py if there is one.
+    def read(cls, package: str, extensions: Sequence[str] = ()) -> Suite:
+        """Reads test.json of an op folder, and imports its cases.py, and those of its extensions, where there is one.
 
         Args:
             package: the folder's import name.
+            extensions: import names of extensions' folders.
 
         Raises:
             PluginContractError: with every problem and its JSON path.
@@ -109,16 +116,14 @@ class Suite:
         except OSError as error:
             raise _error(package, "test.json", [f"cannot be read: {error}"]) from error
         suite = cls.parse(text, package)
-        if importlib.util.find_spec(f"{package}.cases") is None:
-            return suite
-        try:
-            module = importlib.import_module(f"{package}.cases")
-        except Exception as error:  # a plugin's module may raise anything
-            raise _error(package, "cases.py", [f"import raised {type(error).__name__}: {error}"]) from error
-        generate = getattr(module, "cases", None)
-        if not callable(generate):
-            raise _error(package, "cases.py", ["no function `cases(rng)`"])
-        return evolve(suite, generate=generate, scale=getattr(module, "scale", None))
+        own = _cases_module(package)
+        others = {folder: module for folder in extensions if (module := _cases_module(folder))}
+        return evolve(
+            suite,
+            generate=own.cases if own else None,
+            extensions={folder: module.cases for folder, module in others.items()},
+            scale=getattr(own, "scale", None),
+        )
 
     @classmethod
     def parse(cls, text: str, source: str) -> Suite:
@@ -155,23 +160,38 @@ class Suite:
             PluginContractError: `cases(rng)` does not give what it should.
         """
         yield from self.literal
-        if self.generate is None:
-            return
-        source = getattr(self.generate, "__module__", "cases")
-        for number, case in enumerate(self.generate(np.random.default_rng(seed))):
-            if number == MOST_CASES:
-                raise _error(source, "cases.py", [f"cases(rng) gives more than {MOST_CASES} cases"])
-            match case:
-                case (Mapping() as inputs, Mapping() as attributes) if all(
-                    isinstance(array, np.ndarray) for array in inputs.values()
-                ):
-                    yield Case(f"cases.py {number}", inputs, attributes)
-                case _:
-                    raise _error(
-                        source,
-                        "cases.py",
-                        [f"case {number} is not (inputs, attrs), two dicts, the first one of arrays"],
-                    )
+        if self.generate is not None:
+            yield from _generated(self.generate, "cases.py", seed)
+        for folder, generate in self.extensions.items():
+            yield from _generated(generate, f"cases.py of {folder}", seed)
+
+
+def _generated(generate: Generate, name: str, seed: int) -> Iterator[Case]:
+    source = getattr(generate, "__module__", "cases")
+    for number, case in enumerate(generate(np.random.default_rng(seed))):
+        if number == MOST_CASES:
+            raise _error(source, "cases.py", [f"cases(rng) gives more than {MOST_CASES} cases"])
+        match case:
+            case (Mapping() as inputs, Mapping() as attributes) if all(
+                isinstance(array, np.ndarray) for array in inputs.values()
+            ):
+                yield Case(f"{name} {number}", inputs, attributes)
+            case _:
+                raise _error(
+                    source, "cases.py", [f"case {number} is not (inputs, attrs), two dicts, the first one of arrays"]
+                )
+
+
+def _cases_module(package: str) -> ModuleType | None:
+    if importlib.util.find_spec(f"{package}.cases") is None:
+        return None
+    try:
+        module = importlib.import_module(f"{package}.cases")
+    except Exception as error:  # a plugin's module may raise anything
+        raise _error(package, "cases.py", [f"import raised {type(error).__name__}: {error}"]) from error
+    if not callable(getattr(module, "cases", None)):
+        raise _error(package, "cases.py", ["no function `cases(rng)`"])
+    return module
 
 
 @frozen
