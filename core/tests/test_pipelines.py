@@ -156,7 +156,8 @@ def test_a_compile_error_is_at_the_templates_line(device: oplet.Device, template
         assert (caught.value.template, caught.value.line) == (str(path), line_of(path, fault))
         first, *evidence, last = str(caught.value).splitlines()
         assert first == f"com.acme.Scale/odd: {path}:{caught.value.line}: the WGSL does not compile"
-        assert evidence, "what the compiler says"
+        assert len(evidence) > 1, "what the compiler says"
+        assert evidence[-1] == "the variant odd is of acme_changed", "an installed one with its version"
         assert last == "mend the template; OPLET_DUMP_WGSL=dir writes the WGSL that was compiled"
         assert fault in caught.value.wgsl
 

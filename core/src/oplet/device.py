@@ -20,7 +20,7 @@ import numpy as np
 from oplet import capabilities
 from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
-from oplet.errors import DeviceError, InputError
+from oplet.errors import DeviceError, InputError, ShaderError
 from oplet.pipelines import COMPUTE, Pipeline, Pipelines
 from oplet.shader import fold, param_bytes
 from oplet.variant import Launch, Plan
@@ -578,10 +578,15 @@ class Device:
             for launch in plan.launches:
                 grid = self._grid(launch)
                 data = param_bytes(launch.params, launch.workgroups, grid)
+                try:
+                    pipeline = self.pipelines.get(plan.op, plan.variant, plan.folder, templates, launch)
+                except ShaderError as error:
+                    error.blame(plan.variant, plan.source)
+                    raise
                 steps.append(
                     Step(
                         serial=next(_serials),
-                        pipeline=self.pipelines.get(plan.op, plan.variant, plan.folder, templates, launch),
+                        pipeline=pipeline,
                         grid=grid,
                         params_offset=len(params),
                         params_size=len(data),

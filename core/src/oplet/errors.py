@@ -102,6 +102,11 @@ class ShaderError(OpletError):
         self.line = line
         self.wgsl = wgsl
 
+    def blame(self, variant: str, source: str) -> None:
+        """Adds whose template it is to the evidence."""
+        *lines, advice = str(self).split("\n")
+        self.args = ("\n".join([*lines, f"the variant {variant} is of {source}", advice]),)
+
 
 class DeviceError(OpletError, RuntimeError):
     """No usable adapter, a limit exceeded, memory refused, or a device that is gone."""

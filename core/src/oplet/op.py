@@ -404,6 +404,7 @@ class Op:
             outputs=outputs,
             launches=launches,
             rejections=rejections,
+            source=str(self._owners[chosen.name]),
         )
         self._check_launches(plan)
         return plan

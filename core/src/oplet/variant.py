@@ -159,6 +159,7 @@ class Plan:
         inputs, outputs: spec of each port of the request.
         launches: in order.
         rejections: one for each of the other variants.
+        source: the distribution, and its version, that the variant came from; for errors.
     """
 
     op: str
@@ -168,6 +169,7 @@ class Plan:
     outputs: Mapping[str, TensorSpec]
     launches: tuple[Launch, ...]
     rejections: tuple[Rejection, ...]
+    source: str = "oplet"
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
