@@ -460,9 +460,11 @@ def new(op: str, into: Path) -> None:
     from oplet.scaffold import create
 
     folder = create(op, into)
-    path = shlex.quote(str(folder))
+    path = str(folder)
+    # Without the ./ pip would look for a distribution of that name.
+    project = shlex.quote(path if folder.is_absolute() else f"./{path}")
     _print(f"{folder} offers {op}, a product of two tensors for now. Next:\n")
-    _print(f"  pip install pytest --editable {path if folder.is_absolute() else './' + path}\n  pytest {path}")
+    _print(f"  pip install pytest --editable {project}\n  pytest {shlex.quote(path)}")
 
 
 @main.command()
