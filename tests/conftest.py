@@ -1,12 +1,15 @@
-"""What tests across packages share: wheels of the repository, and environments to install them into."""
+"""What tests across packages share: wheels of the repository, environments to install them into, made-up plugins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import oplet
 import pytest
 from environments import PACKAGES, Built, Environment, build, create, link_dependencies
+from fakes import Site
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +31,23 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Envir
         return create(tmp_path_factory.mktemp("environment"), dependencies, wheels)
 
     return make
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A folder on sys.path for made-up distributions."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    for variable in ("OPLET_PREFER", "OPLET_BLOCK"):
+        monkeypatch.delenv(variable, raising=False)
+    made = Site(folder)
+    yield made
+    for name in [name for name in sys.modules if name.partition(".")[0] in made.packages]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def device() -> oplet.Device:
+    """The device that tests share."""
+    return oplet.open_device()

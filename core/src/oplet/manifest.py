@@ -117,7 +117,7 @@ class Manifest:
         file = importlib.resources.files(package) / "manifest.json"
         try:
             text = file.read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise _error(package, [f"cannot be read: {error}"]) from error
         return cls.parse(text, package)
 
