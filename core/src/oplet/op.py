@@ -647,12 +647,12 @@ def _templates(source: _Source, manager: pluggy.PluginManager) -> Traversable:
 
 def _extension(source: _Source, offer: Offer, owners: Mapping[str, _Source]) -> tuple[list[Variant], Traversable]:
     """Loads an extension in a manager of its own: pluggy is last-in-first, so its `infer` would replace the op's."""
-    manager = _manager(source, _import(source, offer))
-    for spec in hookspecs.__dict__:
-        caller = getattr(manager.hook, spec, None)
-        if caller is not None and caller.get_hookimpls() and spec not in EXTENSION_HOOKS:
+    plugin = _import(source, offer)
+    manager = _manager(source, plugin)
+    for caller in manager.get_hookcallers(plugin) or ():
+        if caller.name not in EXTENSION_HOOKS:
             raise PluginContractError(
-                f"{source.op}: the extension {source} implements the hook {spec}\n"
+                f"{source.op}: the extension {source} implements the hook {caller.name}\n"
                 "an extension implements variants and templates, nothing else",
                 **source.fields,
             )
