@@ -11,5 +11,6 @@ def swiglu(x: np.ndarray) -> np.ndarray:
     gate, value = x[..., :columns].astype(np.float64), x[..., columns:].astype(np.float64)
     with np.errstate(all="ignore"):  # infinities and NaN are values like any other
         decay = np.exp(-np.abs(gate))
-        sigmoid: np.ndarray = np.where(gate >= 0, 1, decay) / (1 + decay)
-        return gate * sigmoid * value
+        sigmoid = np.where(gate >= 0, 1, decay) / (1 + decay)
+        y: np.ndarray = gate * sigmoid * value
+    return y
