@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -387,3 +387,17 @@ def test_a_context_copied_from_a_batch_that_has_ended_is_in_none(registry: oplet
     y = context.run(double, registry, ONES)
     assert submits == [1, 1]
     np.testing.assert_array_equal(y.numpy(), 2 * ONES)
+
+
+def test_a_batch_may_be_closed_in_another_context(registry: oplet.Registry, submits: list[int]) -> None:
+    def steps() -> Iterator[Any]:
+        with registry.batch():
+            yield double(registry, ONES)
+
+    generator = steps()
+    y = contextvars.copy_context().run(next, generator)
+    assert double(registry, ONES).numpy()[0, 0] == 2
+    generator.close()
+    with pytest.raises(DeviceError, match="discarded"):
+        y.numpy()
+    assert submits == [1]

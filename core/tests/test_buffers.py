@@ -476,6 +476,27 @@ def test_the_registrys_limit_counts_what_lives_and_what_idles() -> None:
     registry.device.gpu.destroy()
 
 
+@pytest.mark.parametrize(("call", "use"), [("create_buffer", "empty"), ("read_buffer", "read")])
+def test_what_the_implementation_raises_is_a_device_error(
+    registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch, call: str, use: str
+) -> None:
+    device, x = registry.device, registry.tensor(GRID)
+    for kind in (device._gpu_error, RuntimeError):
+
+        def refuse(*arguments: Any, kind: type[Exception] = kind, **named: Any) -> Any:
+            raise kind("Not enough memory left.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device.gpu if call == "create_buffer" else device.gpu.queue, call, refuse)
+            with pytest.raises(DeviceError) as caught:
+                registry.empty(12_345_678) if use == "empty" else x.numpy()
+        assert str(caught.value).splitlines() == [
+            f"{device.capabilities.adapter.name}: Not enough memory left.",
+            "if memory ran out, let go of tensors; otherwise report it, with the output of `oplet doctor`",
+        ]
+    np.testing.assert_array_equal(registry.run(SCALE, X=x).numpy(), 2 * GRID)
+
+
 def test_a_run_after_refused_memory_works(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     x = registry.tensor(GRID)
     registry.run(SCALE, X=x)

@@ -458,6 +458,18 @@ def test_the_reference_rounds_once_and_keeps_nothing_of_yours(registry: oplet.Re
     np.testing.assert_array_equal(kept.numpy(), ONES)
 
 
+def test_a_reference_cannot_write_to_your_arrays(registry: oplet.Registry) -> None:
+    def reference(request: oplet.Request, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        arrays["X"] *= 2
+        return {"Y": arrays["X"]}
+
+    registry.register(SCALE, acme_scale.changed(reference=reference))
+    with pytest.raises(oplet.PluginContractError, match=r"reference raised ValueError: .*read-only"):
+        registry.run(SCALE, X=ONES, variant="reference")
+    assert (ONES == 1).all()
+    assert ONES.flags.writeable
+
+
 def test_a_reference_of_another_shape_is_the_plugins_fault(registry: oplet.Registry) -> None:
     registry.register(SCALE, acme_scale.changed(reference=lambda request, arrays: {"Y": arrays["X"].T}))
     with pytest.raises(oplet.PluginContractError, match=r"reference returned Y of shape \(3, 2\), inferred \(2, 3\)"):

@@ -20,7 +20,7 @@ import numpy as np
 from oplet import capabilities
 from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
-from oplet.errors import DeviceError, InputError, ShaderError
+from oplet.errors import DeviceError, InputError, OpletError, ShaderError
 from oplet.pipelines import COMPUTE, Pipeline, Pipelines
 from oplet.shader import fold, param_bytes
 from oplet.variant import Launch, Plan
@@ -787,13 +787,14 @@ class Device:
             yield
             return
         batch = Batch(self)
-        token = _open_batches.set((*_open_batches.get(), batch))
+        _open_batches.set((*_open_batches.get(), batch))
         try:
             yield
             with self._lock:
                 self._flush(batch)
         finally:
-            _open_batches.reset(token)
+            # Not reset(token), which raises in another context: a generator may be closed in one.
+            _open_batches.set(tuple(other for other in _open_batches.get() if other is not batch))
             batch.recording.close("discarded")
 
     # Faults
@@ -809,7 +810,9 @@ class Device:
         """Turns an implementation's exceptions into DeviceError."""
         try:
             yield
-        except self._gpu_error as error:
+        except OpletError:
+            raise
+        except (self._gpu_error, RuntimeError) as error:  # both implementations raise the latter where mapping fails
             raise self._fault(error, self.capabilities.adapter.name) from error
 
     def _fault(self, error: Exception, where: str) -> DeviceError:

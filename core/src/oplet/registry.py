@@ -483,7 +483,9 @@ class Registry:
         for name in request.inputs:
             value = inputs[_keyword(loaded, name, inputs)]
             host = _host(value)
-            arrays[name] = value.numpy() if host is None and isinstance(value, Tensor) else np.asarray(host)
+            array = value.numpy() if host is None and isinstance(value, Tensor) else np.asarray(host)
+            arrays[name] = array.view()
+            arrays[name].flags.writeable = False  # it may be the caller's own memory
         loaded.check(request, arrays)
         results = loaded.reference(request, arrays)
         tensors = []
