@@ -69,8 +69,9 @@ def _offers(dist: Distribution) -> set[Offer]:
     entries = [entry for entry in dist.entry_points if entry.group in (OPS, EXTENSIONS)]
     if not entries:
         return set()
-    # Not dist.name and dist.version: where a field is missing, later Pythons raise KeyError.
-    name, version = (dist.metadata[field] if field in dist.metadata else "" for field in ("Name", "Version"))
+    # Not dist.name and dist.version: where a field is missing, later Pythons raise KeyError. `get` is typed later.
+    metadata = dist.metadata
+    name, version = (metadata[field] if field in metadata else "" for field in ("Name", "Version"))  # noqa: SIM401
     if not name:
         raise ValueError("it has no name")
     requires = tuple(dist.requires or ())
