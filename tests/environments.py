@@ -7,6 +7,7 @@ pytest from the one that runs the tests, by a folder of links to all that is ins
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -47,14 +48,21 @@ class Environment:
         """Its interpreter."""
         return self.folder / "bin/python"
 
-    def run(self, *command: str | Path, cwd: Path | None = None, status: int = 0) -> str:
-        """Runs a program in it, `python`, `pip` and `pytest` among them, and returns what it prints."""
+    def run(self, *command: str | Path, cwd: Path | None = None, status: int | None = 0) -> str:
+        """Runs a program in it, `python`, `pip` and `pytest` among them, and returns what it prints.
+
+        Args:
+            command: the program and its arguments.
+            cwd: where to.
+            status: the exit status to expect; None for any.
+        """
         program, *arguments = command
+        path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
         interpreter: Sequence[str | Path] = {
             "python": [self.python],
             "pip": [sys.executable, "-m", "pip", "--python", self.python],
             "pytest": [self.python, "-m", "pytest", "-p", "no:cacheprovider"],
-        }.get(str(program), [self.folder / "bin" / program])
+        }.get(str(program), [shutil.which(program, path=path) or program])
         child = subprocess.run(
             [*interpreter, *arguments],
             stdout=subprocess.PIPE,
@@ -68,9 +76,10 @@ class Environment:
                 "PIP_NO_BUILD_ISOLATION": "0",  # pip reads it as the value of build_isolation
                 "PIP_DISABLE_PIP_VERSION_CHECK": "1",
                 "COLUMNS": "120",
+                "PATH": path,
             },
         )
-        assert child.returncode == status, f"{' '.join(map(str, command))}: {child.returncode}\n{child.stdout}"
+        assert status in (None, child.returncode), f"{' '.join(map(str, command))}: {child.returncode}\n{child.stdout}"
         return child.stdout
 
 

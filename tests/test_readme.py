@@ -1,8 +1,7 @@
 """Every README does what it says: its code runs, and prints what the README shows.
 
 In a page's order, in one namespace: a `python` block is run, and where a `text` block follows, that is what it has
-to print. In a `console` block each line after `$ oplet` is run, and has to print the lines below it. In what is
-shown, `…` stands for anything, and a line of only `…` for any lines.
+to print. In a `console` block each line after `$ oplet` is run, and has to print the lines below it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from oplet.cli import main
-from pages import blocks, shows
+from pages import blocks, commands, shows
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
@@ -28,24 +27,23 @@ def run_page(page: Path) -> int:
     namespace: dict[str, Any] = {"__name__": "__readme__"}
     printed: str | None = None
     count = 0
-    for line, language, text in blocks(page):
-        where = f"{page.relative_to(ROOT)}:{line}"
-        if language == "text":
+    for block in blocks(page):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.language == "text":
             assert printed is not None, f"{where}: no python block before it"
-            assert shows(text, printed), f"{where}: printed instead\n{printed}"
+            assert shows(block.text, printed), f"{where}: printed instead\n{printed}"
         printed = None
-        if language == "python":
+        if block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(compile("\n" * line + text, str(page), "exec"), namespace)  # the line as in the page
+                exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)  # the line as in the page
             printed = out.getvalue()
-        elif language == "console":
-            for command in re.split(r"(?m)^\$ ", text)[1:]:
-                call, _, shown = command.partition("\n")
+        elif block.language == "console":
+            for call, shown in commands(block):
                 name, *arguments = shlex.split(call)
                 assert name == "oplet", where
                 result = CliRunner().invoke(main, arguments)
                 assert shows(shown, result.output), f"{where}: $ {call} printed instead\n{result.output}"
-        count += language in ("python", "console")
+        count += block.language in ("python", "console")
     return count
 
 
@@ -58,7 +56,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytes
 def test_links_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in PAGES
+        for page in [*PAGES, *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
         if "://" not in target and not (page.parent / target).exists()
     ]
