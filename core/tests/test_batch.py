@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -401,3 +402,79 @@ def test_a_batch_may_be_closed_in_another_context(registry: oplet.Registry, subm
     with pytest.raises(DeviceError, match="discarded"):
         y.numpy()
     assert submits == [1]
+
+
+# Everything at once -----------------------------------------------------------------------------------
+
+
+class Model:
+    """Random calls on a registry, and what numpy makes of them."""
+
+    def __init__(self, registry: oplet.Registry, seed: int) -> None:
+        self.registry = registry
+        self.rng = random.Random(seed)
+        self.known: list[tuple[oplet.Tensor, np.ndarray]] = []
+        self.gone: list[oplet.Tensor] = []
+        self.recorded: list[oplet.Tensor] = []
+        self.upload()
+
+    def upload(self) -> None:
+        array = np.full((3, 5), self.rng.randint(-9, 9), np.float32)
+        self.known.append((self.registry.tensor(array), array.copy()))
+        array[:] = 99
+
+    def run(self) -> None:
+        (x, x_array), (bias, bias_array) = self.rng.choices(self.known, k=2)
+        others = [tensor for tensor, _ in self.known if tensor is not x and tensor is not bias] + self.gone
+        out = self.rng.choice([*others, None])
+        attrs = {"factor": 0.5, "shift": self.rng.randint(-3, 3)}
+        y = self.registry.run(SCALE, X=x, bias=bias, attrs=attrs, out=None if out is None else {"Y": out})
+        self.forget(y)
+        self.known.append((y, (x_array * np.float32(0.5) + attrs["shift"] + bias_array).astype(np.float32)))
+        self.recorded.append(y)
+
+    def read(self) -> None:
+        tensor, array = self.rng.choice(self.known)
+        np.testing.assert_array_equal(tensor.reshape(-1).numpy(), array.ravel())
+        if any(tensor is one for one in self.recorded):
+            self.recorded.clear()  # submitted, so no exception can discard it any more
+        for tensor in self.gone:
+            with pytest.raises(DeviceError, match="discarded"):
+                tensor.numpy()
+
+    def drop(self) -> None:
+        if len(self.known) > 3:
+            self.known.pop(self.rng.randrange(len(self.known)))
+
+    def forget(self, tensor: oplet.Tensor) -> None:
+        self.known = [pair for pair in self.known if pair[0] is not tensor]
+        self.gone = [one for one in self.gone if one is not tensor]
+
+    def step(self) -> None:
+        self.rng.choices([self.upload, self.run, self.read, self.drop], [1, 4, 2, 2])[0]()
+
+    def batch(self) -> None:
+        self.recorded.clear()
+        with contextlib.suppress(Stop), self.registry.batch():
+            for _ in range(self.rng.randint(0, 8)):
+                self.step()
+            if self.rng.random() < 0.3:
+                raise Stop
+            self.recorded.clear()
+        for tensor in self.recorded:  # by an exception
+            self.forget(tensor)
+            self.gone.append(tensor)
+        if not self.known:
+            self.upload()
+
+    def play(self, steps: int) -> None:
+        for _ in range(steps):
+            self.rng.choices([self.batch, self.step], [1, 3])[0]()
+        self.read()
+
+
+def test_any_sequence_of_calls_is_what_numpy_makes_of_it(registry: oplet.Registry) -> None:
+    for seed in range(5):
+        Model(registry, seed).play(100)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda seed: Model(registry, seed).play(60), range(100, 106)))
