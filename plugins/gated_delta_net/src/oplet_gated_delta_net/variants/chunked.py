@@ -18,9 +18,6 @@ FEWEST_TOKENS = 192
 _PREPARE_TENSORS = ("query", "key", "cu_seqlens", *launches.GATE_INPUTS, "chunks=")
 _SCAN_TENSORS = ("query", "key", "value", "cu_seqlens", "chunks", "initial_state", "output=", "final_state=")
 
-#: invocations of a workgroup of chunk_prepare
-_PREPARE_WORKGROUP = 64
-
 
 @attrs.frozen
 class Tiling:
@@ -50,13 +47,14 @@ class Tiling:
         """Bytes of workgroup memory of chunk_prepare."""
         slices = 2 * self.chunk * 9 * 16
         products = 2 * 4 * self.chunk * (self.chunk + 1)
-        return slices + products + 8 * self.chunk + (8 + 4 * self.chunk) * _PREPARE_WORKGROUP
+        teams = 64 // self.chunk
+        return slices + products + 8 * self.chunk + teams * (8 * self.chunk + 4 * self.chunk**2)
 
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of chunk_scan."""
-        vectors = (self.width + self.chunk) * self.pieces * 16
-        return vectors + 4 * self.chunk**2 + 8 * self.width * self.chunk + 4 * self.threads
+        vectors = (self.width + self.chunk + 2) * self.pieces * 16
+        return vectors + 4 * self.chunk**2 + 8 * (self.width + 1) * self.chunk + 4 * self.threads
 
     @property
     def record(self) -> int:

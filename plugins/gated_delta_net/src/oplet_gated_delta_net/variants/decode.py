@@ -21,7 +21,9 @@ _TENSORS = ("query", "key", "value", "cu_seqlens", "initial_state", "output=", "
 def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> Sequence[oplet.Launch]:
     """One launch, or one more before it for the gates."""
     delta = Delta.of(request)
-    layout = Rows.of(delta, caps, subgroups=subgroups, rows=2, invocations=64)
+    # Long rows of lanes read whole cache lines; sums through workgroup memory are dearer than that.
+    lanes, rows = (32, 4) if subgroups else (8, 2)
+    layout = Rows.of(delta, caps, subgroups=subgroups, lanes=lanes, rows=rows, invocations=64)
     recurrences = delta.batch * delta.hv * layout.blocks(delta)
     workgroups = recurrences + launches.clear_workgroups(delta, layout.workgroup)
     if not workgroups:

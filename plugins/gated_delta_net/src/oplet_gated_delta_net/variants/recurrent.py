@@ -98,7 +98,7 @@ def yields(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool)
 
 
 def _layout(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Rows:
-    return Rows.of(delta, caps, subgroups=subgroups, rows=2, invocations=64)
+    return Rows.of(delta, caps, subgroups=subgroups, lanes=8, rows=2, invocations=64)
 
 
 def _tensors(request: oplet.Request, delta: Delta) -> tuple[str, ...]:

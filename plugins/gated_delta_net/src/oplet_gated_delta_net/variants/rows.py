@@ -27,10 +27,13 @@ class Rows:
     subgroups: bool
 
     @classmethod
-    def of(cls, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool, rows: int, invocations: int) -> Rows:
-        """The layout for a device."""
-        lanes = min(8, caps.subgroup_size) if subgroups else 8
-        parts = -(-delta.dk // (4 * lanes))
+    def of(
+        cls, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool, lanes: int, rows: int, invocations: int
+    ) -> Rows:
+        """The layout for a device, with at most so many lanes to a row."""
+        pieces = -(-delta.dk // 4)
+        lanes = min(lanes, max(4, 1 << (pieces - 1).bit_length()), caps.subgroup_size if subgroups else lanes)
+        parts = -(-pieces // lanes)
         return cls(lanes, parts, rows, invocations // lanes, subgroups)
 
     @property
