@@ -143,13 +143,14 @@ def test_cases_of_extensions_come_after_the_ops_own(tmp_path: Path, monkeypatch:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     (tmp_path / "acme_more/cases.py").write_text(
-        "def cases(rng):\n    yield {'X': rng.random((2, 2))}, {'factor': 3.0}\n"
+        "def cases(rng):\n    yield {'X': rng.standard_normal(2)[0]}, {'factor': 3.0}\n"
     )
     own = list(Suite.read("acme_affine").cases(1))
     *before, last = Suite.read("acme_affine", ("acme_quiet", "acme_more")).cases(1)
     assert [case.name for case in before] == [case.name for case in own]
     assert last.name == "cases.py of acme_more 0"
     assert last.attrs == {"factor": 3.0}
+    assert isinstance(last.inputs["X"], np.ndarray)
 
 
 @pytest.mark.parametrize("case", [None, {}, ({"X": [1.0]}, {}), ({"X": np.zeros(1)},), ({"X": np.zeros(1)}, None)])

@@ -22,7 +22,7 @@ are known, in float64, since a result that is already rounded says less than the
 
 cases.py, also in the op folder and optional, is imported by tests only:
 
-    def cases(rng):                 # numpy.random.Generator -> Iterator[tuple[inputs, attrs]]
+    def cases(rng):                 # numpy.random.Generator -> Iterator[tuple[inputs, attrs]], numpy scalars too
         for rows in (1, 3, 130):
             yield {"X": rng.standard_normal((rows, 8), np.float32)}, {"activation": "Relu"}
 
@@ -173,9 +173,10 @@ def _generated(generate: Generate, name: str, seed: int) -> Iterator[Case]:
             raise _error(source, "cases.py", [f"cases(rng) gives more than {MOST_CASES} cases"])
         match case:
             case (Mapping() as inputs, Mapping() as attributes) if all(
-                isinstance(array, np.ndarray) for array in inputs.values()
+                isinstance(array, np.ndarray | np.generic) for array in inputs.values()
             ):
-                yield Case(f"{name} {number}", inputs, attributes)
+                arrays = {port: np.asarray(array) for port, array in inputs.items()}
+                yield Case(f"{name} {number}", arrays, attributes)
             case _:
                 raise _error(
                     source, "cases.py", [f"case {number} is not (inputs, attrs), two dicts, the first one of arrays"]
