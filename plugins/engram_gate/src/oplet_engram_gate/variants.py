@@ -11,6 +11,9 @@ from oplet_engram_gate.shapes import Rows
 #: most words of its row that an invocation keeps in registers, of each input
 _STAGED = 8
 
+#: above so many, the subgroups that fit beside each other are too few to keep memory busy
+_ROOMY = 4
+
 #: workgroups that keep a large GPU busy. WebGPU does not tell how many cores there are; large GPUs have 100 to 150
 _BUSY = 512
 
@@ -76,6 +79,14 @@ class Kernel:
             return f"hidden_size {rows.hidden} is more than {caps.subgroup_size} lanes keep in registers"
         return None
 
+    def yields(self, request: oplet.Request, caps: oplet.Capabilities) -> str | None:
+        """Why the lanes of a workgroup, which are more, are faster."""
+        rows = Rows.of(request)
+        if not self.subgroups or caps.adapter.is_cpu or not rows.size:
+            return None
+        staged = self._layout(rows, caps).staged
+        return f"{staged} words of a row in each lane leave room for few subgroups" if staged > _ROOMY else None
+
     def plan(self, request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
         """One launch, or none where the output is empty."""
         rows = Rows.of(request)
@@ -108,6 +119,7 @@ class Kernel:
                     "lane_bits": np.uint32(layout.lane_bits),
                     "hidden": np.float32(rows.hidden),
                     "epsilon": rows.epsilon,
+                    "zero": np.uint32(0),
                 },
                 bindings=[
                     *(oplet.Binding(name, port, "read", layout.element) for name, port in inputs.items()),
@@ -124,7 +136,7 @@ class Kernel:
             lane_bits = min(_ceil_log2(words), _floor_log2(caps.subgroup_size))
         else:
             # A software device pays for every barrier of every lane.
-            most = 64 if caps.adapter.is_cpu else min(512, caps.limits["maxComputeInvocationsPerWorkgroup"])
+            most = 32 if caps.adapter.is_cpu else min(512, caps.limits["maxComputeInvocationsPerWorkgroup"])
             # Two or three words for each lane: its reads are under way together, and there are lanes enough.
             lane_bits = _floor_log2(min(max(words // 2, 1), most))
             threads = max(1 << lane_bits, min(256, most))
@@ -155,7 +167,7 @@ def _ceil_log2(n: int) -> int:
 
 
 def _variant(name: str, kernel: Kernel, doc: str) -> oplet.Variant:
-    return oplet.Variant(name, kernel.plan, rejects=kernel.rejects, doc=doc)
+    return oplet.Variant(name, kernel.plan, rejects=kernel.rejects, yields=kernel.yields, doc=doc)
 
 
 VARIANTS = (
