@@ -47,16 +47,16 @@ def problems(root: Path, tag: str) -> Iterator[str]:
     own = project(folder)["version"]
     if own != version:
         yield f"{folder.relative_to(root)}/pyproject.toml has version {own}, the tag {version}"
-    heading = re.search(rf"^## {re.escape(version)}\b(.*)$", (folder / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    heading = re.search(
+        rf"^## {re.escape(version)}(?!\S)(.*)$", (folder / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
     if heading is None:
         yield f"{folder.relative_to(root)}/CHANGELOG.md says nothing of {version}"
     elif heading[1].strip():
         yield f"{folder.relative_to(root)}/CHANGELOG.md has {version} as {heading[1].strip()}"
     if changed := git(root, "status", "--porcelain", "--", str(folder)):
         yield f"{folder.relative_to(root)} has changes that are not committed:\n{changed}"
-    commits = [
-        git(root, "rev-parse", f"{name}^{{commit}}") for name in (*git(root, "tag", "--list", tag).split(), "HEAD")
-    ]
+    commits = [git(root, "rev-parse", f"{one}^0") for one in (*git(root, "tag", "--list", tag).split(), "HEAD")]
     if len(set(commits)) > 1:
         yield f"the tag {tag} is on another commit than the one that is checked out"
 

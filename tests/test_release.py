@@ -53,9 +53,7 @@ def test_a_release(release: ModuleType, tree: Path) -> None:
     assert list(release.problems(tree, TAG)) == [], "with the tag there or not"
 
 
-@pytest.mark.parametrize(
-    "tag", ["oplet-foo", "1.1.0", "v1.1.0", "oplet-foo-v", "oplet-bar-v1.1.0", "oplet-foo-1.1.0", ""]
-)
+@pytest.mark.parametrize("tag", ["oplet-foo", "1.1.0", "v1.1.0", "oplet-foo-v", "oplet-bar-v1.1.0", ""])
 def test_a_tag_that_is_none(release: ModuleType, tree: Path, tag: str) -> None:
     assert list(release.problems(tree, tag)) == [f"{tag!r} is not NAME-vVERSION; the names are oplet, oplet-foo"]
 
@@ -75,7 +73,7 @@ def test_every_problem_is_told(release: ModuleType, tree: Path) -> None:
 def test_a_version_that_the_changelog_does_not_have(release: ModuleType, tree: Path) -> None:
     commit(tree, "CHANGELOG.md", "## 1.1.0.dev1\n\n## 1.0.0\n")
     (problem,) = release.problems(tree, TAG)
-    assert problem == "plugins/foo/CHANGELOG.md has 1.1.0 as .dev1"
+    assert problem == "plugins/foo/CHANGELOG.md says nothing of 1.1.0"
 
 
 def test_another_packages_changes_do_not_matter(release: ModuleType, tree: Path) -> None:
