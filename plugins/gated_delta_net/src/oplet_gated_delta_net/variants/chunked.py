@@ -45,16 +45,15 @@ class Tiling:
     @property
     def prepare_storage(self) -> int:
         """Bytes of workgroup memory of chunk_prepare."""
-        slices = 2 * self.chunk * 9 * 16
-        products = 2 * 4 * self.chunk * (self.chunk + 1)
+        slices = 2 * self.chunk * 5 * 16
         teams = 64 // self.chunk
-        return slices + products + 8 * self.chunk + teams * (8 * self.chunk + 4 * self.chunk**2)
+        return slices + 8 * self.chunk + teams * (8 * self.chunk + 4 * self.chunk * (self.chunk + 1))
 
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of chunk_scan."""
         vectors = (self.width + self.chunk + 2) * self.pieces * 16
-        return vectors + 4 * self.chunk**2 + 8 * (self.width + 1) * self.chunk + 4 * self.threads
+        return vectors + 4 * (self.width + 1) * self.chunk + 4 * self.threads
 
     @property
     def record(self) -> int:
