@@ -47,9 +47,8 @@ def problems(root: Path, tag: str) -> Iterator[str]:
     own = project(folder)["version"]
     if own != version:
         yield f"{folder.relative_to(root)}/pyproject.toml has version {own}, the tag {version}"
-    heading = re.search(
-        rf"^## {re.escape(version)}(?!\S)(.*)$", (folder / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
-    )
+    changelog = (folder / "CHANGELOG.md").read_text(encoding="utf-8")
+    heading = re.search(rf"^## {re.escape(version)}(?!\S)(.*)$", changelog, re.MULTILINE)
     if heading is None:
         yield f"{folder.relative_to(root)}/CHANGELOG.md says nothing of {version}"
     elif heading[1].strip():
@@ -66,16 +65,16 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def step(*command: str | Path) -> None:
+def step(*command: str | Path, cwd: Path = ROOT) -> None:
     """Runs a command and shows it; ends this program where it fails."""
     print("==", *command, file=sys.stderr, flush=True)
-    if status := subprocess.run(command, check=False).returncode:
+    if status := subprocess.run(command, check=False, cwd=cwd).returncode:
         sys.exit(f"release: {Path(command[0]).name} ended with status {status}; nothing has been published")
 
 
 def build(folder: Path, into: Path, *targets: str) -> Path:
     """Builds a package; returns its wheel."""
-    step(sys.executable, "-m", "hatchling", "build", "--directory", into, *targets)
+    step(sys.executable, "-m", "hatchling", "build", "--directory", into, *targets, cwd=folder)
     about = project(folder)
     (wheel,) = into.glob(f"{about['name'].replace('-', '_')}-{about['version']}-*.whl")
     return wheel
