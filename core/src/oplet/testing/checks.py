@@ -80,7 +80,7 @@ class Outcome:
     def __str__(self) -> str:
         where = f" on {self.place}" if self.place else ""
         if not self.findings:
-            return "\n".join([f"{self.op}: {self.check}{where}", *map(str, self.not_run)])
+            return "\n  ".join([f"{self.op}: {self.check}{where}", *map(str, self.not_run)])
         count = len(self.findings)
         lines = [f"{self.op}: {self.check}{where}: {count} finding{'s' if count > 1 else ''}"]
         lines += [str(finding) for finding in self.findings[:SHOWN]]
