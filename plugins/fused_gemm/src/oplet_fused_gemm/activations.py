@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 import oplet
+from oplet.request import AttributeValue
 
 #: resolved `activation_alpha`, `activation_beta` and `activation_gamma`, by their last word
 Values = Mapping[str, float]
@@ -30,7 +31,7 @@ class Activation:
     defaults: Mapping[str, float | None] = {}
     params: Callable[[Values], Mapping[str, float]] = dict
 
-    def values(self, name: str, given: Mapping[str, oplet.AttributeValue]) -> dict[str, float]:
+    def values(self, name: str, given: Mapping[str, AttributeValue]) -> dict[str, float]:
         """Its parameters from a request's attributes; those that it does not take are ignored, as ONNX does.
 
         Raises:
@@ -55,11 +56,13 @@ class Activation:
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, e) / (1 + e)
+    y: np.ndarray = np.where(x >= 0, 1, e) / (1 + e)
+    return y
 
 
 def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    y: np.ndarray = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    return y
 
 
 def _elu(x: np.ndarray, alpha: float) -> np.ndarray:
