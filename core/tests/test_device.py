@@ -113,6 +113,7 @@ def test_what_open_device_refuses(argument: str, value: Any, message: str) -> No
     with pytest.raises(InputError, match=f"{argument}: {message}") as caught:
         oplet.open_device(**{argument: value})
     assert caught.value.argument == argument
+    assert len(str(caught.value).splitlines()) == 2, "what to do"
 
 
 def test_limits_beyond_the_adapter() -> None:

@@ -297,11 +297,14 @@ def spec_of(shape: object, dtype: object) -> TensorSpec:
     if not isinstance(dims, tuple | list) or any(
         isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in dims
     ):
-        raise InputError(f"shape: {shape!r} is not a tuple of dimensions, each an int of at least 0", argument="shape")
+        raise InputError(
+            f"shape: {shape!r} is not a tuple of dimensions, each an int of at least 0\npass one such as (2, 3)",
+            argument="shape",
+        )
     try:
         name = np.dtype(dtype).name  # type: ignore[call-overload]  # that it may raise is the point
     except Exception:  # numpy raises more than TypeError
         name = repr(dtype)
     if name not in DTYPES:
-        raise InputError(f"dtype: {name} is not one of {', '.join(DTYPES)}", argument="dtype")
+        raise InputError(f"dtype: {name} is not one of {', '.join(DTYPES)}\npass one of these", argument="dtype")
     return TensorSpec(tuple(int(n) for n in dims), name)

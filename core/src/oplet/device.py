@@ -91,9 +91,11 @@ def open_device(
     check_max_bytes(max_bytes)
     _one_of("power", power, ("high", "low", None))
     if adapter is not None and not isinstance(adapter, str):
-        raise InputError(f"adapter: {adapter!r} is not a part of an adapter's name", argument="adapter")
+        raise InputError(f"adapter: {adapter!r} is not a part of an adapter's name\npass a string", argument="adapter")
     if features is not None and (isinstance(features, str) or not isinstance(features, Collection)):
-        raise InputError(f"features: {features!r} is not a list of features", argument="features")
+        raise InputError(
+            f"features: {features!r} is not a list of features\npass one such as ['shader-f16']", argument="features"
+        )
     for name in features or ():
         _one_of("features", name, capabilities.FEATURES)
     if "subgroup-matrix" in (features or ()) and not experimental:
@@ -140,7 +142,9 @@ def open_device(
 def check_max_bytes(max_bytes: object) -> None:
     """Raises InputError for what is no limit of memory."""
     if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-        raise InputError(f"max_bytes: {max_bytes!r} is not a number of bytes", argument="max_bytes")
+        raise InputError(
+            f"max_bytes: {max_bytes!r} is not a number of bytes\npass an int, or None", argument="max_bytes"
+        )
 
 
 def wrap_device(gpu: Any, *, max_bytes: int | None = None) -> Device:
@@ -181,7 +185,9 @@ def _implementation(webgpu: str | None) -> Implementation:
 
 def _one_of(argument: str, value: object, allowed: Sequence[object]) -> None:
     if value not in allowed:
-        raise InputError(f"{argument}: {value!r} is not one of {', '.join(map(repr, allowed))}", argument=argument)
+        raise InputError(
+            f"{argument}: {value!r} is not one of {', '.join(map(repr, allowed))}\ntake one of these", argument=argument
+        )
 
 
 def _api(implementation: Implementation) -> Any:
@@ -279,13 +285,16 @@ def _limits(found: Any, info: Adapter, limits: object) -> dict[str, int]:
             _one_of("limits", name, tuple(capabilities.FLOOR))
             if isinstance(value, bool) or not isinstance(value, int) or _poorer(name, value, capabilities.FLOOR[name]):
                 raise InputError(
-                    f"limits: {name} {value!r} is not an int as good as {capabilities.FLOOR[name]}, "
-                    "which every device has",
+                    f"limits: {name} {value!r} is not an int as good as {capabilities.FLOOR[name]}\n"
+                    "every device has that; ask for more, or leave it out",
                     argument="limits",
                 )
         wanted = {**most, **limits}
     else:
-        raise InputError(f"limits: {limits!r} is neither None, 'floor' nor a mapping", argument="limits")
+        raise InputError(
+            f"limits: {limits!r} is neither None, 'floor' nor a mapping\npass one such as {{'maxBufferSize': 1 << 30}}",
+            argument="limits",
+        )
     for name, value in wanted.items():
         if _poorer(name, most[name], value):
             raise DeviceError(

@@ -201,7 +201,11 @@ class Op:
                     name, f"{port.names[1]} and {port.name} are two names of one input", "give one of them"
                 )
             if port.rank is not None and spec.rank != port.rank:
-                raise self._refuse(name, f"has rank {spec.rank}, shape {spec.shape}; rank {port.rank} is {port.shape}")
+                raise self._refuse(
+                    name,
+                    f"has rank {spec.rank}, shape {spec.shape}; {port.shape} is of rank {port.rank}",
+                    f"pass {name} of rank {port.rank}; reshape makes a view",
+                )
             given[port.name] = spec
         for port in self.manifest.inputs:
             if not port.optional and port.name not in given:
@@ -234,7 +238,11 @@ class Op:
 
     def _bind_attributes(self, attributes: Mapping[str, object] | None) -> dict[str, AttributeValue]:
         if attributes is not None and not isinstance(attributes, Mapping):
-            raise self._refuse("attrs", f"{type(attributes).__name__} is not a mapping of attribute names to values")
+            raise self._refuse(
+                "attrs",
+                f"{type(attributes).__name__} is not a mapping of attribute names to values",
+                "pass attrs={'name': value}",
+            )
         known = {attribute.name: attribute for attribute in self.manifest.attributes}
         for name in attributes or {}:
             if name not in known:
@@ -253,18 +261,22 @@ class Op:
         kinds: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "string": (str,)}
         if isinstance(value, bool | np.bool_) or not isinstance(value, kinds[attribute.type]):
             raise self._refuse(
-                attribute.name, f"{value!r} is a {type(value).__name__}; the attribute is of type {attribute.type}"
+                attribute.name,
+                f"{value!r} is a {type(value).__name__}; the attribute is of type {attribute.type}",
+                {"float": "pass a float or an int", "int": "pass an int", "string": "pass a string"}[attribute.type],
             )
         if attribute.choices is not None and value not in attribute.choices:
             choices = [str(choice) for choice in attribute.choices]
             raise self._unknown("value", str(value), choices, argument=attribute.name)
         if attribute.type == "int" and not -(1 << 63) <= value < 1 << 63:  # type: ignore[operator]
-            raise self._refuse(attribute.name, f"{value} does not fit in the 64 bits of an ONNX int")
+            raise self._refuse(
+                attribute.name, f"{value} does not fit in the 64 bits of an ONNX int", "pass a smaller one"
+            )
         if attribute.type == "float":
             try:
                 return float(value)  # type: ignore[arg-type]  # the kind was checked above
             except OverflowError:
-                raise self._refuse(attribute.name, "is too large for a float") from None
+                raise self._refuse(attribute.name, "is too large for a float", "pass a smaller one") from None
         return value  # type: ignore[return-value]  # the kind was checked above
 
     def bind_outputs(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
@@ -284,7 +296,7 @@ class Op:
                 known = [name for port in self.manifest.outputs for name in port.names]
                 raise self._unknown("output", str(name), known, argument="outputs")
             if port.name in names:
-                raise self._refuse("outputs", f"{name} is named twice")
+                raise self._refuse("outputs", f"{name} is named twice", "name each output once")
             names.append(port.name)
         if not names:
             raise self._refuse("outputs", "is empty", "name at least one output, or leave it out")
@@ -387,10 +399,14 @@ class Op:
         outputs = self.infer(request)
         for port in self.manifest.inputs:
             if port.name in request.inputs and request.inputs[port.name].size >= 1 << 32:
-                raise self._refuse(port.name, f"{request.inputs[port.name].size} elements; shaders count to 2³² − 1")
+                raise self._refuse(
+                    port.name, f"{request.inputs[port.name].size} elements; shaders count to 2³² − 1", "split the work"
+                )
         for name, spec in outputs.items():
             if spec.size >= 1 << 32:
-                raise self._refuse(name, f"the output would have {spec.size} elements; shaders count to 2³² − 1")
+                raise self._refuse(
+                    name, f"the output would have {spec.size} elements; shaders count to 2³² − 1", "split the work"
+                )
         chosen, rejections = self.choose(request, caps, variant)
         try:
             launches = tuple(chosen.plan(request, caps))

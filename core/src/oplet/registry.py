@@ -581,7 +581,12 @@ def _asked(op: Op, out: Mapping[str, Tensor] | None, outputs: Sequence[str] | No
     if out is None:
         return outputs
     if not isinstance(out, Mapping):
-        raise InputError(f"{op.id}: out: {type(out).__name__} is not a mapping", op=op.id, argument="out")
+        raise InputError(
+            f"{op.id}: out: {type(out).__name__} is not a mapping\n"
+            f"pass out={{'{op.manifest.outputs[0].name}': tensor}}",
+            op=op.id,
+            argument="out",
+        )
     names = list(op.bind_outputs(outputs))
     if not out:
         return names
