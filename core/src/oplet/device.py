@@ -600,7 +600,8 @@ class Device:
                         params_offset=len(params),
                         params_size=len(data),
                         slots=tuple(
-                            (names.index(binding.tensor), padded(specs[binding.tensor].nbytes))
+                            # Of an empty tensor as much as one element of any type: WebGPU wants that of a binding.
+                            (names.index(binding.tensor), padded(specs[binding.tensor].nbytes or 16))
                             for binding in launch.bindings
                         ),
                     )
