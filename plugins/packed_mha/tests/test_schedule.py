@@ -67,11 +67,17 @@ def test_offsets_behind_the_tokens_are_not_read(registry):
 def test_a_malformed_schedule_on_the_device_stays_in_bounds(guarded, seed):
     """Outputs are unspecified then; memory outside the tensors is neither written nor looked at."""
     rng = np.random.default_rng(seed)
-    inputs, attributes = draw(rng, [3, 0, 30, 4], heads=2, head_size=16, packed=False, bias=True, broadcast=(False, False))
+    inputs, attributes = draw(
+        rng, [3, 0, 30, 4], heads=2, head_size=16, packed=False, bias=True, broadcast=(False, False)
+    )
     wild = np.array([0, 1, -1, 20, 37, 38, 2**31 - 1, -(2**31), 5])
     inputs["cumulativeSequenceLengthT"] = rng.choice(wild, 5).astype(np.int32)
     inputs["tokenOffsetT"] = rng.choice(wild, inputs["tokenOffsetT"].shape).astype(np.int32)
-    for variant in ("separate_bias_attn_bias_flash", "separate_bias_attn_bias_flash_nosg", "separate_bias_attn_bias_serial"):
+    for variant in (
+        "separate_bias_attn_bias_flash",
+        "separate_bias_attn_bias_flash_nosg",
+        "separate_bias_attn_bias_serial",
+    ):
         results = []
         for beyond in (False, True):
             with guarded.device.pool.zeroed(contents=True, beyond=beyond), guarded.device.pool.watch() as taken:

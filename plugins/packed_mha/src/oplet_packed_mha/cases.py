@@ -26,7 +26,9 @@ def cases(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
         yield draw(rng, lengths, heads=2, head_size=16, packed=packed, bias=bias, broadcast=broadcast)
     for packed in (True, False):
         yield draw(rng, lengths, dtype="float16", heads=3, head_size=12, packed=packed)
-        yield draw(rng, lengths, dtype="float16", heads=2, head_size=16, packed=packed, bias=True, broadcast=(True, False))
+        yield draw(
+            rng, lengths, dtype="float16", heads=2, head_size=16, packed=packed, bias=True, broadcast=(True, False)
+        )
     for head_size, value_size in ((1, 1), (7, 5), (8, 16), (40, 4), (20, 13)):
         yield draw(rng, [9, 3], heads=2, head_size=head_size, value_size=value_size, scale=0.3)
     yield draw(rng, [70, 17], heads=1, head_size=64)

@@ -28,7 +28,8 @@ class Sequence:
 
     def scores(self, scale: float) -> np.ndarray:
         """(heads, tokens, tokens), before the softmax."""
-        return scale * (self.query @ self.key.swapaxes(1, 2)) + self.bias
+        scores: np.ndarray = scale * (self.query @ self.key.swapaxes(1, 2)) + self.bias
+        return scores
 
 
 def packed_attention(attention: Attention, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -43,8 +44,9 @@ def packed_attention(attention: Attention, arrays: Mapping[str, np.ndarray]) -> 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Along the last axis; a row of -inf becomes NaN."""
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    weights: np.ndarray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
 
 
 def sequences(attention: Attention, arrays: Mapping[str, np.ndarray]) -> Iterator[Sequence]:

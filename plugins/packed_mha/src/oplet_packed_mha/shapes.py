@@ -54,7 +54,7 @@ class Attention:
             InputError: for shapes that do not fit together, naming the argument.
         """
         query = request.inputs["queryT"].shape
-        heads = cast(int, request.attrs["num_heads"])
+        heads = cast("int", request.attrs["num_heads"])
         if heads < 1:
             refuse("num_heads", f"{heads} is not a number of heads", do="pass the number of heads, at least 1")
         packed = _is_packed(request)
@@ -93,17 +93,15 @@ def _is_packed(request: oplet.Request) -> bool:
     if len(given) == 1:
         missing = "valueT" if given == ["keyT"] else "keyT"
         refuse(missing, f"was not given, and {given[0]} was", do=f"pass {missing} too, or neither")
-    if rank == 4 and not given:
-        return True
-    if rank == 2 and given:
-        return False
-    refuse(
-        "queryT",
-        f"has rank {rank}, and keyT and valueT are {'given' if given else 'absent'}",
-        "packed: queryT (token_count, num_heads, 3, head_size) alone",
-        "separate: queryT (token_count, hidden_size) with keyT and valueT",
-        do="pass one of these forms",
-    )
+    if rank != (2 if given else 4):
+        refuse(
+            "queryT",
+            f"has rank {rank}, and keyT and valueT are {'given' if given else 'absent'}",
+            "packed: queryT (token_count, num_heads, 3, head_size) alone",
+            "separate: queryT (token_count, hidden_size) with keyT and valueT",
+            do="pass one of these forms",
+        )
+    return not given
 
 
 def _packed_head_size(query: tuple[int, ...], heads: int) -> int:
@@ -170,7 +168,7 @@ def _attention_bias(request: oplet.Request, batch: int, heads: int, length: int)
 
 def _scale(request: oplet.Request, head_size: int) -> np.float32:
     with np.errstate(over="ignore"):
-        stored = np.float32(cast(float | None, request.attrs["scale"]) or 0)
+        stored = np.float32(cast("float | None", request.attrs["scale"]) or 0)
     return stored if stored != 0 else np.float32(1 / np.sqrt(head_size))
 
 

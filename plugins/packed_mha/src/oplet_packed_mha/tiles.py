@@ -8,38 +8,38 @@ import oplet
 #: what the kernels are written and tested for
 MAX_HEAD_SIZE = 256
 
-#: lanes of a subgroup that the smallest tile needs
-MIN_LANES = 4
-
-#: vec4 of the output that a lane holds, at most: beside as many scores they fill the registers
+#: vec4 of the output that a lane holds, at most: beside its scores and what it loads they fill the registers
 _ACCUMULATORS = 16
 
 
 @attrs.frozen
 class Tile:
-    """The shape of flash.wgsl.jinja's work; its head says what each means."""
+    """The shape of flash.wgsl.jinja's work.
+
+    Attributes:
+        lanes: invocations that share rows.
+        groups: of so many lanes, in a workgroup.
+        rows: queries of a group, a multiple of 4.
+        depth: columns of a product's factors in memory at a time.
+        unroll: of these, in the body of the innermost loop.
+        key_panels: scores of a lane and row, in vec4.
+        value_panels: of the output of a lane and row, in vec4.
+        staged: panels in memory at a time.
+    """
 
     lanes: int
     groups: int
     rows: int
     depth: int
+    unroll: int
+    key_panels: int
     value_panels: int
     staged: int
-    interleaved: bool
-    key_panels: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "key_panels", self.depth // (4 * self.lanes))
 
     @property
     def queries(self) -> int:
-        """Rows of the tile."""
+        """Rows of the whole tile."""
         return self.groups * self.rows
-
-    @property
-    def invocations(self) -> int:
-        """Of a workgroup."""
-        return self.groups * self.lanes
 
     def storage(self, *, subgroups: bool) -> int:
         """Bytes of workgroup memory."""
@@ -50,35 +50,48 @@ class Tile:
 
     def fits(self, caps: oplet.Capabilities, *, subgroups: bool) -> bool:
         """Whether a device can run it."""
-        # Interleaved, a group's lanes lie among twice as many.
-        span = self.lanes * (2 if self.interleaved else 1)
         return (
-            self.invocations <= caps.limits["maxComputeInvocationsPerWorkgroup"]
+            self.groups * self.lanes <= caps.limits["maxComputeInvocationsPerWorkgroup"]
             and self.storage(subgroups=subgroups) <= caps.limits["maxComputeWorkgroupStorageSize"]
-            and (not subgroups or span <= caps.subgroup_size)
+            and (not subgroups or self.lanes <= caps.subgroup_size)
         )
 
 
 def choose_tile(value_size: int, caps: oplet.Capabilities, *, subgroups: bool) -> Tile | None:
     """The first tile that the device can run, the fastest being tried first; None if there is none."""
-    if caps.adapter.is_cpu:
-        # Small: a software driver takes long to compile what is unrolled, and gains nothing from memory tiles.
-        tiles = [_tile(value_size, lanes=4, groups=4, depth=16, most_rows=2, interleaved=False)]
-    else:
-        wide = _tile(value_size, lanes=16, groups=8, depth=64)
-        narrow = _tile(value_size, lanes=8, groups=8, depth=64)
-        small = _tile(value_size, lanes=8, groups=8, depth=32, most_rows=4)
-        tiles = [narrow, wide, small] if value_size <= 64 else [wide, narrow, small]
-        tiles.append(_tile(value_size, lanes=4, groups=8, depth=16, most_rows=4, interleaved=False))
+    # A software driver takes seconds to compile what is unrolled.
+    tiles = [software_tile(value_size)] if caps.adapter.is_cpu else gpu_tiles(value_size)
     return next((tile for tile in tiles if tile.fits(caps, subgroups=subgroups)), None)
 
 
+def gpu_tiles(value_size: int) -> tuple[Tile, Tile]:
+    """The tiles for GPUs, the faster one first.
+
+    What limits them is workgroup memory: its size, which decides how many workgroups a core can hold, and its
+    bandwidth, which wants many rows and columns in registers. A lane of the first tile holds 4 × 8 scores and
+    4 × 8 of the output, of the second 8 × 4 and, for wide values, 8 × 8. More in registers was slower.
+    """
+    narrow = _tile(value_size, lanes=8, groups=16, most_rows=4, depth=32, unroll=32, key_panels=2)
+    wide = _tile(value_size, lanes=16, groups=8, most_rows=8, depth=16, unroll=16, key_panels=1)
+    return (narrow, wide) if value_size <= 64 else (wide, narrow)
+
+
+def software_tile(value_size: int) -> Tile:
+    """The tile for software drivers."""
+    return _tile(value_size, lanes=4, groups=4, most_rows=4, depth=16, unroll=1, key_panels=1)
+
+
 def _tile(
-    value_size: int, *, lanes: int, groups: int, depth: int, most_rows: int = 8, interleaved: bool = True
+    value_size: int, *, lanes: int, groups: int, most_rows: int, depth: int, unroll: int, key_panels: int
 ) -> Tile:
     value_panels = -(-value_size // (4 * lanes))
-    rows = most_rows
-    while rows > 1 and rows * value_panels > _ACCUMULATORS:
-        rows //= 2
-    key_panels = depth // (4 * lanes)
-    return Tile(lanes, groups, rows, depth, value_panels, max(key_panels, min(value_panels, 2)), interleaved)
+    return Tile(
+        lanes=lanes,
+        groups=groups,
+        rows=most_rows if most_rows * value_panels <= _ACCUMULATORS else 4,
+        depth=depth,
+        unroll=unroll,
+        key_panels=key_panels,
+        value_panels=value_panels,
+        staged=max(key_panels, min(value_panels, 2)),
+    )

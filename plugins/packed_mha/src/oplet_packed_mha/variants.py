@@ -12,7 +12,7 @@ import numpy as np
 import oplet
 
 from oplet_packed_mha.shapes import Attention
-from oplet_packed_mha.tiles import MAX_HEAD_SIZE, MIN_LANES, Tile, choose_tile
+from oplet_packed_mha.tiles import MAX_HEAD_SIZE, choose_tile
 
 #: mean tokens of a sequence under which a tile of queries reuses too little of what it loads
 MIN_REUSE = 4
@@ -51,9 +51,7 @@ class Form:
         return None
 
 
-def _rejects(
-    form: Form, also: Reason, request: oplet.Request, caps: oplet.Capabilities
-) -> str | None:
+def _rejects(form: Form, also: Reason, request: oplet.Request, caps: oplet.Capabilities) -> str | None:
     attention = Attention.of(request)
     if reason := form.rejects(attention):
         return reason
@@ -72,15 +70,14 @@ def _anything(attention: Attention, caps: oplet.Capabilities) -> str | None:
 def _not_tiled(attention: Attention, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     if subgroups and "subgroups" not in caps.features:
         return "needs the device feature subgroups"
-    if subgroups and caps.subgroup_size < MIN_LANES:
-        return f"subgroups have {caps.subgroup_size} lanes; at least {MIN_LANES} are needed"
     for name, size in (("head", attention.head_size), ("value head", attention.value_size)):
         if size % 4:
             return f"the {name} size {size} is not a multiple of 4"
     if choose_tile(attention.value_size, caps, subgroups=subgroups) is None:
+        lanes = f"subgroups of {caps.subgroup_size}, " if subgroups else ""
         return (
-            f"no tile fits a workgroup of {caps.limits['maxComputeInvocationsPerWorkgroup']} invocations "
-            f"and {caps.limits['maxComputeWorkgroupStorageSize']} bytes"
+            f"no tile fits {lanes}workgroups of {caps.limits['maxComputeInvocationsPerWorkgroup']} "
+            f"and {caps.limits['maxComputeWorkgroupStorageSize']} bytes of workgroup memory"
         )
     return None
 

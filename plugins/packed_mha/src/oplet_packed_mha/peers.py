@@ -1,0 +1,79 @@
+"""What the op is timed beside: PyTorch's attention on a CUDA device, over the same lengths."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oplet.bench.peers import Build, Peer, PeerCase
+
+from oplet_packed_mha.shapes import Attention
+
+
+def _timed(run: Callable[[], object]) -> Peer:
+    import torch
+
+    def peer() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    return peer
+
+
+def _sequences(case: PeerCase) -> tuple[list[tuple[Any, Any, Any]], dict[str, float]]:
+    """Query, key and value of every sequence, (1, heads, tokens, size), on the CUDA device; and the scale."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("no CUDA device")
+    attention = Attention.of(case.request)
+    if attention.bias or attention.attention_bias is not None:
+        raise RuntimeError("only cases without biases")
+    if attention.packed:
+        packed = torch.from_numpy(case.arrays["queryT"]).cuda()
+        streams = [packed[:, :, part] for part in range(3)]
+    else:
+        streams = [
+            torch.from_numpy(case.arrays[name]).cuda().reshape(attention.tokens, attention.heads, -1)
+            for name in ("queryT", "keyT", "valueT")
+        ]
+    starts = case.arrays["cumulativeSequenceLengthT"].tolist()
+    split = []
+    for begin, end in itertools.pairwise(starts):
+        query, key, value = (stream[begin:end].transpose(0, 1)[None].contiguous() for stream in streams)
+        split.append((query, key, value))
+    return split, {"scale": float(attention.scale)}
+
+
+def _loop(case: PeerCase) -> Peer:
+    """One call of scaled_dot_product_attention for each sequence."""
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    split, scale = _sequences(case)
+
+    def run() -> None:
+        for query, key, value in split:
+            attend(query, key, value, **scale)
+
+    return _timed(run)
+
+
+def _nested(case: PeerCase) -> Peer:
+    """One call on jagged tensors."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    split, scale = _sequences(case)
+    query, key, value = (
+        torch.nested.nested_tensor([one[part][0].transpose(0, 1) for one in split], layout=torch.jagged).transpose(1, 2)
+        for part in range(3)
+    )
+    return _timed(lambda: attend(query, key, value, **scale))
+
+
+PEERS: Mapping[str, Build] = {"torch_loop": _loop, "torch_nested": _nested}
