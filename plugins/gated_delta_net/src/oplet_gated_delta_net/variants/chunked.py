@@ -13,7 +13,7 @@ from oplet_gated_delta_net.shapes import Delta
 from oplet_gated_delta_net.variants import launches, recurrent
 
 #: tokens of a request, on average, from which on it is the fastest
-FEWEST_TOKENS = 192
+FEWEST_TOKENS = 256
 
 _PREPARE_TENSORS = ("query", "key", "cu_seqlens", *launches.GATE_INPUTS, "chunks=")
 _SCAN_TENSORS = ("query", "key", "value", "cu_seqlens", "chunks", "initial_state", "output=", "final_state=")

@@ -15,9 +15,6 @@ from oplet_gated_delta_net.variants.rows import Rows
 #: tokens of a request, on average, up to which staging them does not pay
 MOST_TOKENS = 4
 
-#: workgroups that fill a large device; more of them become rounds of fewer
-_MANY_WORKGROUPS = 4096
-
 _TENSORS = ("query", "key", "value", "cu_seqlens", "initial_state", "output=", "final_state=")
 
 
@@ -27,10 +24,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     # Long rows of lanes read whole cache lines; sums through workgroup memory are dearer than that.
     lanes, rows = (32, 4) if subgroups else (8, 2)
     layout = Rows.of(delta, caps, subgroups=subgroups, lanes=lanes, rows=rows, invocations=64)
-    blocks = layout.blocks(delta)
-    rounds = min(blocks, max(1, delta.batch * delta.hv * blocks // _MANY_WORKGROUPS))
-    blocks = -(-blocks // rounds)
-    recurrences = delta.batch * delta.hv * blocks
+    recurrences = delta.batch * delta.hv * layout.blocks(delta)
     workgroups = recurrences + launches.clear_workgroups(delta, layout.workgroup)
     if not workgroups:
         return []
@@ -43,8 +37,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
         {**launches.choices(delta), **layout.choices, "fused": fused},
         {
             **launches.params(delta),
-            "blocks": np.uint32(blocks),
-            "rounds": np.uint32(rounds),
+            "blocks": np.uint32(layout.blocks(delta)),
             "recurrences": np.uint32(recurrences),
         },
         bound.bindings,

@@ -17,6 +17,9 @@ _TENSORS = ("query", "key", "value", "cu_seqlens", "initial_state", "output=", "
 #: tokens that are staged at a time, where they fit
 _STAGES = (16, 8, 4)
 
+#: the same for drivers that run on a CPU, where staging gains nothing and long shaders take seconds to compile
+_CPU_STAGES = (4,)
+
 #: vec4s of keys that an invocation fetches ahead at most; more of them spill
 _MOST_FETCHED = 8
 
@@ -98,7 +101,10 @@ def yields(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool)
 
 
 def _layout(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Rows:
-    return Rows.of(delta, caps, subgroups=subgroups, lanes=8, rows=2, invocations=64)
+    # Drivers that run on a CPU pay for barriers by the invocation.
+    return Rows.of(
+        delta, caps, subgroups=subgroups, lanes=8, rows=2, invocations=64 if caps.adapter.is_cpu else 128
+    )
 
 
 def _tensors(request: oplet.Request, delta: Delta) -> tuple[str, ...]:
@@ -113,7 +119,7 @@ def _stage(delta: Delta, layout: Rows, caps: oplet.Capabilities) -> int | None:
     fixed = 4 * layout.workgroup
     if not layout.subgroups:
         fixed += 2 * 2 * layout.rows * layout.workgroup * 4
-    for stage in _STAGES:
+    for stage in _CPU_STAGES if caps.adapter.is_cpu else _STAGES:
         fits = fixed + stage * token <= caps.limits["maxComputeWorkgroupStorageSize"]
         if fits and stage * width <= _MOST_FETCHED * layout.workgroup:
             return stage
