@@ -135,7 +135,7 @@ def test_what_is_no_array_is_refused(registry: oplet.Registry, value: Any) -> No
         ) as e:
             call(SCALE, X=value)
         assert e.value.argument == "X"
-    with pytest.raises(InputError, match=r"array: .* is not a numpy array"):
+    with pytest.raises(InputError, match=r"array: .* is not an array"):
         registry.tensor(value)
 
 

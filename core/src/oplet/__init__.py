@@ -29,6 +29,7 @@ from oplet.errors import (
 )
 from oplet.hookspecs import hookimpl
 from oplet.manifest import Manifest
+from oplet.profile import Profile
 from oplet.registry import Explanation, Registry, default_registry
 from oplet.request import Request, TensorSpec
 from oplet.variant import Binding, Launch, Rejection, Variant
@@ -49,6 +50,7 @@ __all__ = [
     "PluginContractError",
     "PluginError",
     "PluginLoadError",
+    "Profile",
     "Registry",
     "Rejection",
     "Request",

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from oplet.errors import DeviceError, InputError
-from oplet.request import DTYPES, TensorSpec
+from oplet.request import DTYPES, TensorSpec, shape_text
 
 if TYPE_CHECKING:
     from oplet.device import Device, Recording
@@ -23,6 +23,8 @@ QUERY_RESOLVE = 0x200
 
 #: usage of every buffer that oplet makes for a tensor
 TENSOR_USAGE = STORAGE | COPY_SRC | COPY_DST
+
+_DLPACK_CPU = (1, 0)  # kDLCPU and its only device
 
 #: idle memory that a pool keeps where no `max_bytes` says otherwise
 IDLE_BYTES = 2 << 30
@@ -250,11 +252,49 @@ class Tensor:
         data = self._device.read(self._buffer, padded(self.nbytes))
         return np.frombuffer(data, self.dtype, count=self.size).reshape(self.shape)
 
+    async def numpy_async(self) -> np.ndarray:
+        """As `numpy`, for a coroutine: asyncio's event loop goes on meanwhile.
+
+        Raises:
+            DeviceError: as `numpy`.
+        """
+        import asyncio
+
+        # In a thread, though map_async could be awaited: the submit before it may itself wait for earlier work
+        # (wgpu on llvmpipe: 0.3 s), and Dawn would be polled on the loop's thread, outside the device's lock.
+        return await asyncio.to_thread(self.numpy)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("a device tensor cannot become a numpy array without a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Host memory: what `__dlpack__` gives is a copy there."""
+        return _DLPACK_CPU
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A copy on the host, for torch.from_dlpack and its like.
+
+        Raises:
+            BufferError: it was asked for without a copy, or on another device.
+            DeviceError: as `numpy`.
+        """
+        if stream is not None or dl_device not in (None, _DLPACK_CPU):
+            raise BufferError("an oplet tensor is exported to host memory only: leave stream and dl_device out")
+        if copy is False:
+            raise BufferError("an oplet tensor cannot be exported without a copy")
+        if max_version is None:
+            return self.numpy().__dlpack__()
+        return self.numpy().__dlpack__(max_version=max_version)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Tensor:
         """A view of the same data in another shape, as numpy's: one dimension may be −1.
@@ -282,9 +322,28 @@ class Tensor:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
+    @property
+    def _place(self) -> str:
+        return "host" if self.on_host or self._device is None else self._device.capabilities.adapter.name
+
     def __repr__(self) -> str:
-        place = "host" if self.on_host or self._device is None else self._device.capabilities.adapter.name
-        return f"Tensor({self.spec}, on {place})"
+        return f"Tensor({self.spec}, on {self._place})"
+
+    def _repr_html_(self) -> str:
+        from oplet import notebook
+
+        # No values: looking at a tensor should neither wait for the device nor submit a batch.
+        pending = None if self._buffer is None else self._buffer.pending
+        state = {"open": "in a batch that is open", "discarded": "in a batch that was discarded"}
+        rows = [
+            ("shape", shape_text(self.shape)),
+            ("dtype", self.spec.dtype),
+            ("size", f"{self.nbytes:,} bytes"),
+            ("on", self._place),
+        ]
+        if pending is not None and pending.state in state:
+            rows.append(("state", state[pending.state]))
+        return notebook.table("Tensor", rows)
 
 
 def spec_of(shape: object, dtype: object) -> TensorSpec:

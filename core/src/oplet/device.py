@@ -22,6 +22,7 @@ from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFO
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
 from oplet.errors import DeviceError, InputError, OpletError, ShaderError
 from oplet.pipelines import COMPUTE, Pipeline, Pipelines
+from oplet.profile import Profile, Stamps, current_profile, open_profiles
 from oplet.shader import fold, param_bytes
 from oplet.variant import Launch, Plan
 
@@ -404,7 +405,7 @@ class Program:
 class Recording:
     """Commands that will be submitted together, and the buffers that they use."""
 
-    __slots__ = ("encoder", "keep", "owner", "pass_", "state")
+    __slots__ = ("encoder", "keep", "owner", "pass_", "stamps", "state")
 
     def __init__(self, owner: Batch) -> None:
         self.owner = owner
@@ -412,11 +413,19 @@ class Recording:
         self.keep: list[Buffer] = []
         self.encoder: Any = None
         self.pass_: Any = None
+        self.stamps: dict[Profile, Stamps] = {}
+
+    def end_pass(self) -> None:
+        """Ends the compute pass, if one is open."""
+        if self.pass_ is not None:
+            self.pass_.end()
+            self.pass_ = None
 
     def close(self, state: Literal["submitted", "discarded"]) -> None:
         """Lets go of all but the outcome, which the tensors it was to fill ask for."""
         self.state = state
         self.keep.clear()
+        self.stamps.clear()
         self.encoder = self.pass_ = None
 
 
@@ -469,6 +478,22 @@ class Device:
 
     def __repr__(self) -> str:
         return f"Device({self.capabilities.adapter.name!r}, {self.implementation})"
+
+    def _repr_html_(self) -> str:
+        from oplet import notebook
+
+        caps = self.capabilities
+        kind = "software" if caps.adapter.is_cpu else "GPU"
+        shaders = "unchecked" if self.unchecked else "checked"
+        rows = [
+            ("implementation", f"{self.implementation} on {caps.adapter.backend}, {shaders} shaders"),
+            ("adapter", f"{kind}, {caps.adapter.driver}"),
+            ("features", ", ".join(sorted(caps.features)) or "none"),
+            ("subgroup size", str(caps.subgroup_size or "no subgroups")),
+            ("largest buffer", f"{caps.limits['maxBufferSize']:,} bytes"),
+            ("tensors", f"{self.pool.live_count} buffers, {self.pool.live_bytes:,} bytes"),
+        ]
+        return notebook.table(caps.adapter.name, rows)
 
     @property
     def bind_group_count(self) -> int:
@@ -706,7 +731,7 @@ class Device:
             ticks = np.frombuffer(self.gpu.queue.read_buffer(resolved), np.uint64).reshape(-1, 2)
             resolved.destroy()
             queries.destroy()
-        return [float(seconds) for seconds in (ticks[:, 1] - ticks[:, 0]) * (self._tick_ns() * 1e-9)]
+        return [float(seconds) for seconds in (ticks[:, 1] - ticks[:, 0]) * (self.tick_ns * 1e-9)]
 
     def wait(self) -> None:
         """Returns once everything submitted so far is done."""
@@ -717,7 +742,8 @@ class Device:
             with self._errors():
                 self.gpu.queue.read_buffer(self._fence.gpu, 0, 4)
 
-    def _tick_ns(self) -> float:
+    @property
+    def tick_ns(self) -> float:
         """Nanoseconds of a timestamp's tick: WebGPU's unit is the nanosecond, wgpu-native hands on the driver's."""
         if self.implementation == "dawn":
             return 1.0
@@ -753,6 +779,14 @@ class Device:
 
     def _submit(self, program: Program, groups: list[Any]) -> None:
         encoder = self.gpu.create_command_encoder()
+        profile = current_profile(self)
+        if profile is not None:
+            stamps = Stamps(profile)
+            stamps.dispatch(encoder, program, groups)
+            stamps.resolve(encoder)
+            self.gpu.queue.submit([encoder.finish()])
+            profile.submitted(stamps)
+            return
         compute = encoder.begin_compute_pass()
         _dispatch(compute, program, groups)
         compute.end()
@@ -762,6 +796,12 @@ class Device:
     def _record(self, recording: Recording, program: Program, groups: list[Any]) -> None:
         if recording.encoder is None:
             recording.encoder = self.gpu.create_command_encoder()
+        profile = current_profile(self)
+        if profile is not None:
+            recording.end_pass()
+            recording.stamps.setdefault(profile, Stamps(profile)).dispatch(recording.encoder, program, groups)
+            return
+        if recording.pass_ is None:
             recording.pass_ = recording.encoder.begin_compute_pass()
         _dispatch(recording.pass_, program, groups)
 
@@ -774,8 +814,12 @@ class Device:
                 with self._errors():
                     for buffer in recording.keep:
                         self._refuse_destroyed(buffer)
-                    recording.pass_.end()
+                    recording.end_pass()
+                    for stamps in recording.stamps.values():
+                        stamps.resolve(recording.encoder)
                     self.gpu.queue.submit([recording.encoder.finish()])
+                    for stamps in recording.stamps.values():
+                        stamps.profile.submitted(stamps)
             outcome = "submitted"
         finally:
             recording.close(outcome)
@@ -806,6 +850,21 @@ class Device:
             # Not reset(token), which raises in another context: a generator may be closed in one.
             _open_batches.set(tuple(other for other in _open_batches.get() if other is not batch))
             batch.recording.close("discarded")
+
+    @contextlib.contextmanager
+    def profile(self) -> Iterator[Profile]:
+        """See `Registry.profile`."""
+        profile = Profile(self)
+        open_profiles.set((*open_profiles.get(), profile))
+        try:
+            yield profile
+        finally:
+            open_profiles.set(tuple(other for other in open_profiles.get() if other is not profile))
+        with self._lock, self._errors():
+            batch = current_batch(self)
+            if batch is not None:
+                self._flush(batch)
+            profile.close()
 
     # Faults
 

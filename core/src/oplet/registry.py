@@ -19,6 +19,7 @@ from oplet.device import Device, Program, check_max_bytes, open_device, wrap_dev
 from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
 from oplet.op import REFERENCE, Op
+from oplet.profile import Profile
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.variant import Rejection
 
@@ -59,6 +60,14 @@ class Explanation:
                 *(f"  {one.variant:{width}}   {one.kind}: {one.reason}" for one in self.rejections),
             ]
         )
+
+    def _repr_html_(self) -> str:
+        from oplet import notebook
+
+        ports = [*((name, str(spec)) for name, spec in self.inputs.items())]
+        ports += [(f"→ {name}", str(spec)) for name, spec in self.outputs.items()]
+        variants = [(self.variant, "runs", ""), *((one.variant, one.kind, one.reason) for one in self.rejections)]
+        return notebook.table(f'{self.op} on "{self.device}"', ports) + notebook.table("variants", variants)
 
 
 @attrs.frozen(eq=False)
@@ -251,22 +260,18 @@ class Registry:
                     self._device = open_device(max_bytes=self._max_bytes)
         return self._device
 
-    def tensor(self, array: np.ndarray | np.generic) -> Tensor:
+    def tensor(self, array: Any) -> Tensor:
         """Uploads an array.
 
         Args:
-            array: float32, float16, int32 or uint32, of any shape, layout and byte order.
+            array: float32, float16, int32 or uint32, of any shape, layout and byte order: numpy's, or any object
+                with `__array_interface__`, or with `__dlpack__` in host memory, such as a torch CPU tensor.
 
         Raises:
             InputError: it is not such an array; nothing is cast.
             DeviceError: memory was refused.
         """
-        if not _is_array(array):
-            raise InputError(
-                f"array: {type(array).__name__} is not a numpy array\n{_conversion('array', array)}",
-                argument="array",
-            )
-        host = np.asarray(array)
+        host = _host_array(array)
         spec = TensorSpec.of(host)
         if spec.dtype not in DTYPES:
             raise InputError(
@@ -357,16 +362,77 @@ class Registry:
         """
         if variant == REFERENCE:
             return self._run_reference(op, attrs, out, outputs, inputs)
-        key = _key(op, attrs, out, outputs, variant, inputs)
+        return self._run(self._call(op, attrs, out, outputs, variant, inputs), out, inputs)
+
+    async def run_async(
+        self,
+        op: str,
+        /,
+        *,
+        attrs: Mapping[str, object] | None = None,
+        out: Mapping[str, Tensor] | None = None,
+        outputs: Sequence[str] | None = None,
+        variant: str | None = None,
+        **inputs: ArrayLike | None,
+    ) -> Any:
+        """As `run`, for a coroutine: asyncio's event loop goes on meanwhile.
+
+        Like `run` it returns before the device is done; `Tensor.numpy_async` waits.
+        """
+        import asyncio
+
+        # In a thread from begin to end: not only a compile takes long. An upload may wait for the device's earlier
+        # work, and any step for another thread's lock. The thread gets this context, so an open batch is found.
+        return await asyncio.to_thread(self.run, op, attrs=attrs, out=out, outputs=outputs, variant=variant, **inputs)
+
+    def prewarm(
+        self,
+        op: str,
+        /,
+        *,
+        attrs: Mapping[str, object] | None = None,
+        outputs: Sequence[str] | None = None,
+        variant: str | None = None,
+        **inputs: ArrayLike | TensorSpec | None,
+    ) -> None:
+        """Makes ready for calls like this one: loads the plugin, plans, compiles. Runs nothing.
+
+        A kernel serves many shapes, so calls of other shapes may be ready then as well.
+
+        Args:
+            inputs: as for `run`, or a TensorSpec in place of any.
+
+        Raises:
+            As `run`.
+        """
+        specs = _specs(op, inputs, data=False)
+        if variant == REFERENCE:
+            self[op].bind(specs, attrs, outputs)
+            return
+        # Tensors without data stand in, so that a call with tensors finds itself planned.
+        stand_ins = {name: Tensor(spec, None, None) for name, spec in specs.items()}
+        self._call(op, attrs, None, outputs, variant, stand_ins)
+
+    def _call(
+        self,
+        op: str,
+        attributes: Mapping[str, object] | None,
+        out: Mapping[str, Tensor] | None,
+        outputs: Sequence[str] | None,
+        variant: str | None,
+        inputs: Mapping[str, ArrayLike | None],
+    ) -> _Call:
+        """The call, remembered or prepared."""
+        key = _key(op, attributes, out, outputs, variant, inputs)
         call = None if key is None else self._calls.get(key)
         if call is None:
-            call = self._prepare(op, attrs, out, outputs, variant, inputs)
+            call = self._prepare(op, attributes, out, outputs, variant, inputs)
             if key is not None:
                 with self._lock:
                     self._calls[key] = call
                     if len(self._calls) > MAX_CALLS:
                         self._calls.popitem(last=False)
-        return self._run(call, out, inputs)
+        return call
 
     def explain(
         self,
@@ -407,6 +473,23 @@ class Registry:
         one. It belongs to the thread, or task, that opened it.
         """
         return self.device.batch()
+
+    def profile(self) -> AbstractContextManager[Profile]:
+        """Measures the device time of every launch inside it; the profile that it gives is complete at its end.
+
+            with registry.profile() as profile:
+                registry.run(…)
+            print(profile)
+            profile.save("trace.json")
+
+        Each launch gets a compute pass of its own, which costs some time between launches, and the end waits
+        for the device. Of nested profiles the outer has the inner's launches too. It belongs to the thread, or
+        task, that opened it.
+
+        Raises:
+            DeviceError: the device has no timestamps (`timestamp-query`).
+        """
+        return self.device.profile()
 
     def _prepare(
         self,
@@ -563,6 +646,22 @@ def _specs(op: str, inputs: Mapping[str, object], *, data: bool = True) -> dict[
 def _is_array(value: object) -> TypeGuard[np.ndarray | np.generic]:
     # By its method: numpy.ma takes a while to import. np.asarray would drop the mask without a word.
     return isinstance(value, np.ndarray | np.generic) and not hasattr(value, "filled")
+
+
+def _host_array(value: Any) -> np.ndarray:
+    """Any array in host memory as numpy's, without a cast."""
+    if _is_array(value):
+        return np.asarray(value)
+    fault = f"{type(value).__name__} is not an array"
+    if not hasattr(value, "filled"):
+        try:
+            if hasattr(value, "__array_interface__"):
+                return np.asarray(value)
+            if hasattr(value, "__dlpack__"):
+                return np.from_dlpack(value)
+        except Exception as error:  # torch raises a RuntimeError for a tensor that needs gradients, others others
+            fault = f"{type(value).__name__} does not give its data to numpy: {error}"
+    raise InputError(f"array: {fault}\n{_conversion('array', value)}", argument="array")
 
 
 def _conversion(name: str, value: object) -> str:
