@@ -404,6 +404,13 @@ def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
 @click.option("--experimental", is_flag=True, help="Also use features that no standard has: subgroup matrices on Dawn.")
 @click.option("--unchecked", is_flag=True, help="Compile shaders without bounds checks.")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the reports to this file.")
+@click.option("--html", "page_file", type=click.Path(dir_okay=False, path_type=Path), help="Write them as a page.")
+@click.option(
+    "--compare",
+    type=(click.Path(path_type=Path), click.Path(path_type=Path)),
+    metavar="BEFORE AFTER",
+    help="Time nothing, and tell what is faster or slower in the second of two files that --json has written.",
+)
 def bench(
     op: str | None,
     webgpu: Any,
@@ -415,12 +422,22 @@ def bench(
     experimental: bool,
     unchecked: bool,
     file: Path | None,
+    page_file: Path | None,
+    compare: tuple[Path, Path] | None,
 ) -> None:
-    """Time an op, or every op that is installed, beside the device's copy and FMA rates and beside peers."""
+    """Time an op, or every op that is installed, beside the device's copy and FMA rates and beside peers.
+
+    Example: oplet bench com.microsoft.FusedGemm --peer onnxruntime --html report.html
+    """
+    if compare:
+        if file or page_file:
+            raise click.UsageError("--compare times nothing, so it has no report for --json or --html")
+        _compare(*compare, op)
+        return
     from rich.progress import Progress
 
     from oplet.bench import bench as measure
-    from oplet.bench import read_cases, table
+    from oplet.bench import page, read_cases, table
 
     device = oplet.open_device(webgpu=webgpu, adapter=adapter, experimental=experimental, unchecked=unchecked)
     registry = oplet.Registry(device=device)
@@ -443,10 +460,31 @@ def bench(
         _print_table(table.rows(report), table.columns(report), width=1000)
         for line in table.notes(report):
             _print(line)
-        reports.append(report.as_json())
+        reports.append(report)
     if file:
         with _create(file) as opened:
-            opened.write(json.dumps(reports, indent=2, ensure_ascii=False).encode())
+            plain = [report.as_json() for report in reports]
+            opened.write(json.dumps(plain, indent=2, ensure_ascii=False).encode())
+    if page_file:
+        with _create(page_file) as opened:
+            opened.write(page.render(reports).encode())
+
+
+def _compare(before: Path, after: Path, op: str | None) -> None:
+    from oplet.bench import compare
+
+    files = [[report for report in compare.read_reports(path) if op in (None, report.op)] for path in (before, after)]
+    comparisons = compare.compare(*files)
+    if not comparisons:
+        ops = ["; ".join(report.op for report in reports) or f"no {op or 'op'}" for reports in files]
+        raise click.UsageError(f"the files have no op in common: {ops[0]} in {before}, {ops[1]} in {after}")
+    for one in comparisons:
+        for line in one.heading():
+            _print(line)
+        _print_table(compare.rows(one), compare.COLUMNS, width=1000)
+        for line in one.notes():
+            _print(line)
+        _print(one.summary(), "bold")
 
 
 @main.command()

@@ -29,6 +29,8 @@ class Invalid(ValueError):  # noqa: N818  # never reaches a user: each reader ra
 def parse(text: str, cls: type[Record]) -> Record:
     """Reads a record whose fields are scalars, records, tuples of them and mappings from text to them.
 
+    Where a record is expected, its type may also allow text or null.
+
     Raises:
         Invalid: with every problem.
     """
@@ -83,8 +85,8 @@ def _converter() -> Any:
         kinds = typing.get_args(cls)
         if all(kind in (str, int, float, bool, type(None)) for kind in kinds):
             return _exactly(*kinds)
-        (kind,) = (kind for kind in kinds if kind is not type(None))
-        return lambda value, _: None if value is None else converter.structure(value, kind)
+        (kind,) = (kind for kind in kinds if kind not in (str, type(None)))
+        return lambda value, _: value if type(value) in kinds else converter.structure(value, kind)
 
     for kind in (str, int, float, bool):
         converter.register_structure_hook(kind, _exactly(kind))

@@ -12,6 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice, repeat
 from typing import Any
@@ -97,6 +98,7 @@ class Report:
         copy: bytes a second, read and written, of a copy of a large buffer.
         fma: float32 operations a second of dependent-free multiply-adds.
         versions: of Python, the machine and the packages involved.
+        date: when it was measured.
     """
 
     op: str
@@ -109,6 +111,7 @@ class Report:
     fma: float
     versions: Mapping[str, str]
     results: tuple[Result, ...]
+    date: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, seconds and rates per second throughout."""
@@ -175,6 +178,7 @@ def bench(
         fma=fma,
         versions=_versions(),
         results=tuple(results),
+        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
 
 
