@@ -271,6 +271,29 @@ def test_a_destroyed_buffer_is_refused_and_the_process_lives(registry: oplet.Reg
     np.testing.assert_array_equal(registry.run(SCALE, X=GRID).numpy(), 2 * GRID)
 
 
+@pytest.mark.parametrize("use", ["input", "out", "read", "batch"])
+def test_a_mapped_buffer_is_refused_and_the_process_lives(registry: oplet.Registry, use: str) -> None:
+    mine = registry.device.gpu.create_buffer(label="mine", size=96, usage=USAGE, mapped_at_creation=True)
+    tensor = registry.from_buffer(mine, (2, 3, 4))
+
+    def in_batch() -> None:
+        with registry.batch():
+            registry.run(SCALE, X=tensor)
+
+    uses: dict[str, Callable[[], Any]] = {
+        "input": lambda: registry.run(SCALE, X=tensor),
+        "out": lambda: registry.run(SCALE, X=GRID, out={"Y": tensor}),
+        "read": tensor.numpy,
+        "batch": in_batch,
+    }
+    with pytest.raises(DeviceError, match="the GPUBuffer is mapped\nunmap it before it is used"):
+        uses[use]()
+    mine.unmap()
+    registry.run(SCALE, X=GRID, out={"Y": tensor})
+    np.testing.assert_array_equal(tensor.numpy(), 2 * GRID)
+    mine.destroy()
+
+
 # Aliasing ---------------------------------------------------------------------------------------------
 
 

@@ -536,7 +536,7 @@ class Device:
         with self._lock:
             self.settle(buffer, flush=True)
             with self._errors():
-                self._refuse_destroyed(buffer)
+                self._refuse_unusable(buffer)
                 return bytearray(self.gpu.queue.read_buffer(buffer.gpu, 0, nbytes))
 
     def settle(self, buffer: Buffer, *, flush: bool) -> None:
@@ -765,9 +765,10 @@ class Device:
         cacheable = True
         for number, (index, nbytes) in enumerate(step.slots, 1):
             buffer = held[index]
-            # Not cached with a user's own buffer in it: creating the group is what tells a destroyed one,
-            # and wgpu ends the process when submit meets it.
-            cacheable = cacheable and not buffer.external
+            if buffer.external:
+                # Not cached: creating the group is what tells a destroyed one.
+                cacheable = False
+                _refuse_mapped(buffer, f"{program.plan.op}: {program.names[index]}")
             resource = {"buffer": buffer.gpu, "offset": 0, "size": buffer.span or nbytes}
             entries.append({"binding": number, "resource": resource})
         group = self.gpu.create_bind_group(layout=step.pipeline.layout, entries=entries)
@@ -813,7 +814,7 @@ class Device:
             if recording.encoder is not None:
                 with self._errors():
                     for buffer in recording.keep:
-                        self._refuse_destroyed(buffer)
+                        self._refuse_unusable(buffer)
                     recording.end_pass()
                     for stamps in recording.stamps.values():
                         stamps.resolve(recording.encoder)
@@ -824,10 +825,11 @@ class Device:
         finally:
             recording.close(outcome)
 
-    def _refuse_destroyed(self, buffer: Buffer) -> None:
-        """Raises for a user's buffer that is destroyed; wgpu ends the process when submit meets one."""
+    def _refuse_unusable(self, buffer: Buffer) -> None:
+        """Raises for a user's buffer that is destroyed or mapped; wgpu ends the process when submit meets one."""
         if not buffer.external:
             return
+        _refuse_mapped(buffer, self.capabilities.adapter.name)
         if self._probe_layout is None:
             entry = {"binding": 0, "visibility": COMPUTE, "buffer": {"type": "read-only-storage"}}
             self._probe_layout = self.gpu.create_bind_group_layout(entries=[entry])
@@ -898,6 +900,11 @@ class Device:
             f"{where}: {message}\nif memory ran out, let go of tensors; "
             "otherwise report it, with the output of `oplet doctor`"
         )
+
+
+def _refuse_mapped(buffer: Buffer, where: str) -> None:
+    if buffer.gpu.map_state != "unmapped":
+        raise DeviceError(f"{where}: the GPUBuffer is mapped\nunmap it before it is used")
 
 
 def _dispatch(compute: Any, program: Program, groups: list[Any]) -> None:
