@@ -93,6 +93,19 @@ def only(findings: Findings) -> Finding:
     return finding
 
 
+EXTENSION = """
+import importlib.resources
+import oplet
+
+@oplet.hookimpl
+def variants():
+    return [oplet.Variant("none", lambda request, caps: [], rejects=lambda request, caps: "it is made up")]
+
+@oplet.hookimpl
+def templates():
+    return importlib.resources.files(__package__) / "wgsl"
+"""
+
 # The correct op --------------------------------------------------------------------------------------
 
 
@@ -121,6 +134,26 @@ def test_only_some_variants(devices: Devices, install: Callable[..., Path]) -> N
     ]
     with pytest.raises(oplet.InputError, match=r"'scaler' is not a known variant\n.*\ndid you mean 'scalar'"):
         Kit(OP, devices=devices, variants=("scaler",))
+
+
+def test_files_that_are_not_as_they_were_made(devices: Devices, install: Callable[..., Path]) -> None:
+    """The op's, and those of an extension, whose digests are written by another command."""
+    site = install("acme_unsigned").parent
+    (site / "acme_more").mkdir()
+    (site / "acme_more/__init__.py").write_text(EXTENSION)
+    info = site / "oplet_acme_more-0.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: oplet-acme-more\nVersion: 0.5\n")
+    (info / "entry_points.txt").write_text(f"[oplet.extensions]\n{OP} = acme_more\n")
+    (check,) = (one for one in checks.checks(Kit(OP, devices=devices)) if one.id == "metadata")
+    found = [finding.message.splitlines() for finding in check.run(Kit(OP, devices=devices)).findings]
+    assert [(first, last) for first, *_, last in found] == [
+        (
+            "oplet-acme-more 0.5 is not as it was made",
+            f"after a change: oplet metadata {OP} --dist oplet-acme-more --write",
+        ),
+        ("oplet-acme-unsigned 1.2.0 is not as it was made", f"after a change: oplet metadata {OP} --write"),
+    ]
 
 
 def test_a_variant_that_never_ran_is_named_with_the_reasons(affine: Callable[..., Kit]) -> None:

@@ -277,8 +277,10 @@ def metadata_is_current(kit: Kit) -> Findings:
     """The installed files are those that metadata.json lists."""
     for offer in kit.offers:
         whose = f" --dist {offer.dist}" if offer.group == EXTENSIONS else ""
-        for problem in metadata.verify(offer):
-            yield Finding("metadata", f"{problem}\n  after a change: oplet metadata {kit.id}{whose} --write")
+        if problems := metadata.verify(offer):
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            advice = f"after a change: oplet metadata {kit.id}{whose} --write"
+            yield Finding("metadata", f"{offer.dist} {offer.version} is not as it was made{lines}\n{advice}")
 
 
 # Errors ----------------------------------------------------------------------------------------------
