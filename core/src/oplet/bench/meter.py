@@ -35,7 +35,9 @@ class Meter:
         caps = device.capabilities
         self._templates = Templates({})
         most = min(caps.limits["maxStorageBufferBindingSize"], caps.limits["maxBufferSize"])
-        self._copy_bytes = min(32 << 20 if caps.adapter.is_cpu else 1 << 30, most) // 4096 * 4096
+        # No power of two: source and target would share memory banks (an H200 copies 3.94 TB/s at 1 GiB and
+        # 4.11 TB/s at 700 MiB).
+        self._copy_bytes = min(25 << 20 if caps.adapter.is_cpu else 700 << 20, most) // 4096 * 4096
         size = self._copy_bytes // 16
         spec = TensorSpec((size * 4,), "float32")
         self._copy = self._program("copy", -(-size // 256), {"size": np.uint32(size)}, spec, spec)
