@@ -1,6 +1,6 @@
 """One pipeline for each code that runs, and a template's own line for each that does not compile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ ONES = np.ones(3, np.float32)
 
 
 @pytest.fixture
-def fresh() -> oplet.Device:
+def fresh() -> Iterator[oplet.Device]:
     """A device that has compiled nothing yet."""
-    return oplet.open_device()
+    device = oplet.open_device()
+    yield device
+    device.gpu.destroy()
 
 
 def launching(device: oplet.Device, *launches: Launch, folder: Path = WGSL) -> Callable[[], np.ndarray]:
