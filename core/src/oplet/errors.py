@@ -110,3 +110,7 @@ class ShaderError(OpletError):
 
 class DeviceError(OpletError, RuntimeError):
     """No usable adapter, a limit exceeded, memory refused, or a device that is gone."""
+
+
+class MissingExtraError(OpletError, ImportError):
+    """A part of oplet was imported whose extra is not installed."""

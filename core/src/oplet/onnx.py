@@ -1,0 +1,556 @@
+"""ONNX models, in the shape of onnxruntime: nodes that a plugin offers run on the device, the others in numpy.
+
+    session = oplet.onnx.InferenceSession("model.onnx")
+    (y,) = session.run(None, {"x": x})
+    print(session.report())
+
+It needs the extra `oplet[onnx]`. The other nodes go through onnx's own `ReferenceEvaluator`, which is right and slow:
+this is for models whose weight lies in the nodes that plugins offer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal, NoReturn
+
+import attrs
+import numpy as np
+
+from oplet import discovery
+from oplet.buffers import Tensor
+from oplet.errors import InputError, MissingExtraError, OpletError, UnknownOpError
+from oplet.manifest import Port
+from oplet.op import Op
+from oplet.registry import Registry, default_registry
+from oplet.request import TensorSpec, shape_text
+
+try:
+    import onnx
+    import onnx.inliner
+    from onnx.reference import ReferenceEvaluator
+except ImportError as error:
+    raise MissingExtraError(f"oplet.onnx needs the package onnx: {error}\npip install 'oplet[onnx]'") from error
+
+__all__ = ["InferenceSession", "NodeArg", "Placement", "Report"]
+
+#: the domain that ONNX models write as ""
+ONNX_DOMAIN = "ai.onnx"
+
+
+@attrs.frozen
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes:
+        name: as `run` takes it.
+        type: such as "tensor(float)".
+        shape: dimensions, by name where the model names them, None where it leaves them open; None for any rank.
+        dtype: numpy's, or None where it is no tensor.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: np.dtype[Any] | None = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Placement:
+    """Where a node runs.
+
+    Attributes:
+        node: its name, or "#" and its number where it has none.
+        op: the op id.
+        place: "device", or "host" for onnx's reference evaluator.
+        batch: number of the batch that it is recorded in, on the device; nodes of one batch are one submit.
+        variant: the variant that ran last; "" before a run, and on the host.
+    """
+
+    node: str
+    op: str
+    place: Literal["device", "host"]
+    batch: int | None
+    variant: str
+
+
+@attrs.frozen
+class Report:
+    """Which node of a model runs where."""
+
+    placements: tuple[Placement, ...]
+
+    def _rows(self) -> Iterator[list[str]]:
+        for one in self.placements:
+            yield [one.node, one.op, one.place, "" if one.batch is None else str(one.batch), one.variant]
+
+    def _title(self) -> str:
+        on_device = [one for one in self.placements if one.place == "device"]
+        batches = len({one.batch for one in on_device})
+        return f"{len(on_device)} of {len(self.placements)} nodes on the device, in batches: {batches}"
+
+    def __str__(self) -> str:
+        rows = [_HEADER, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([self._title(), *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        from oplet import notebook
+
+        return notebook.table(self._title(), self._rows(), _HEADER)
+
+
+_HEADER = ["node", "op", "place", "batch", "variant"]
+
+
+# Nodes -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class _DeviceNode:
+    """A node that a plugin runs. Its values are by the manifest's names of the ports."""
+
+    label: str
+    name: str
+    op: Op
+    attributes: Mapping[str, object]
+    ports: Mapping[str, str]
+    results: Mapping[str, str]
+    batch: int
+
+    @property
+    def reads(self) -> Iterable[str]:
+        return self.ports.values()
+
+
+@attrs.frozen(eq=False)
+class _HostNode:
+    """A node that onnx's reference evaluator runs."""
+
+    label: str
+    name: str
+    op: str
+    evaluator: Any
+    reads: Sequence[str]
+    writes: Sequence[str]
+
+    #: what groups consecutive nodes: those of a batch have its number
+    batch: None = None
+
+
+class _Values:
+    """The values of one run by name: on the host, on the device, or both."""
+
+    def __init__(self, session: InferenceSession, feeds: Mapping[str, Any]) -> None:
+        self._session = session
+        self._hosts = {name: value for name, value in feeds.items() if not isinstance(value, Tensor)}
+        self._tensors = {name: value for name, value in feeds.items() if isinstance(value, Tensor)}
+
+    def known_host(self, name: str) -> Any:
+        """The value if the host has it, else None. Waits for nothing."""
+        if name in self._hosts:
+            return self._hosts[name]
+        return None if name in self._tensors else self._session._constants.get(name)
+
+    def host(self, name: str) -> Any:
+        """The value on the host, read from the device where need be."""
+        value = self.known_host(name)
+        if value is None and name in self._tensors:
+            value = self._hosts[name] = self._tensors[name].numpy()
+        return value
+
+    def tensor(self, name: str) -> Tensor:
+        """The value on the device, uploaded where need be: a constant once for all runs."""
+        if name in self._tensors:
+            return self._tensors[name]
+        registry = self._session._registry
+        if name not in self._hosts:
+            uploaded = self._session._uploaded
+            if name not in uploaded:
+                uploaded[name] = registry.tensor(self._session._constants[name])
+            return uploaded[name]
+        tensor = self._tensors[name] = registry.tensor(self._hosts[name])
+        return tensor
+
+    def put(self, name: str, value: Any) -> None:
+        """A node's result."""
+        (self._tensors if isinstance(value, Tensor) else self._hosts)[name] = value
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Lets go of what no later node reads."""
+        for name in names:
+            self._hosts.pop(name, None)
+            self._tensors.pop(name, None)
+
+
+# The session -----------------------------------------------------------------------------------------
+
+
+class InferenceSession:
+    """A model that is ready to run. Several threads may use one."""
+
+    def __init__(self, path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry | None = None) -> None:
+        """Loads a model and decides where each node runs.
+
+        Args:
+            path_or_bytes: the model's file, or its bytes.
+            registry: whose plugins and device to use; None is the default registry.
+
+        Raises:
+            InputError: it is no ONNX model, or a node uses its op in a way that the plugin does not know.
+            UnknownOpError: neither a plugin nor onnx has a node's op.
+            PluginError: a node's plugin is at fault.
+        """
+        self._registry = default_registry() if registry is None else registry
+        model = _load(path_or_bytes)
+        offered = set(self._registry.ids)
+        if model.functions:
+            kept = [(one.domain, one.name) for one in model.functions if _op_id(one.domain, one.name) in offered]
+            model = onnx.inliner.inline_selected_functions(model, kept, exclude=True)
+        graph = model.graph
+        if graph.sparse_initializer:
+            raise InputError(
+                f"model: the initializer {graph.sparse_initializer[0].values.name} is sparse\n"
+                "store it as a dense tensor",
+                argument="model",
+            )
+        self._opsets = {one.domain: one.version for one in model.opset_import}
+        self._constants: dict[str, np.ndarray] = {
+            one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer
+        }
+        self._uploaded: dict[str, Tensor] = {}
+        self._inputs = tuple(_node_arg(one) for one in graph.input)
+        self._outputs = tuple(_node_arg(one) for one in graph.output)
+        inferred = onnx.shape_inference.infer_shapes(model).graph
+        self._types = {one.name: one for one in (*inferred.input, *inferred.value_info, *inferred.output)}
+        self._nodes: list[_DeviceNode | _HostNode] = []
+        for number, node in enumerate(graph.node):
+            self._place(number, node, offered)
+        self._releases = self._last_uses()
+        self._seen: dict[_DeviceNode, Mapping[str, TensorSpec]] = {}
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that `run` has to be fed: those without an initializer."""
+        return [one for one in self._inputs if one.name not in self._constants]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the order of what `run` returns."""
+        return list(self._outputs)
+
+    def report(self) -> Report:
+        """Which node runs where; after a run also by which variant."""
+        placements = []
+        for node in self._nodes:
+            if isinstance(node, _HostNode):
+                placements.append(Placement(node.name, node.op, "host", None, ""))
+                continue
+            variant = ""
+            if node in self._seen:
+                specs: dict[str, Any] = {**self._seen[node]}
+                variant = self._registry.explain(
+                    node.op.id, attrs=node.attributes, outputs=tuple(node.results), **specs
+                ).variant
+            placements.append(Placement(node.name, node.op.id, "device", node.batch, variant))
+        return Report(tuple(placements))
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
+        """Runs the model.
+
+        Args:
+            output_names: outputs to return; None for all.
+            input_feed: numpy arrays by input name, or tensors of the session's registry, which stay on the device.
+
+        Returns:
+            Arrays, in the order of the names.
+
+        Raises:
+            InputError: a feed that the model does not accept, or values that a node does not; it names the node.
+            OpletError: as `Registry.run`; it names the node.
+        """
+        outputs = [one.name for one in self._outputs]
+        for name in output_names or ():
+            if name not in outputs:
+                raise InputError(
+                    f"output_names: the model has no output {name!r}\noutputs: {', '.join(outputs)}\ntake one of these",
+                    argument="output_names",
+                )
+        self._check_feeds(input_feed)
+        values = _Values(self, input_feed)
+        for batch, nodes in groupby(enumerate(self._nodes), key=lambda numbered: numbered[1].batch):
+            with contextlib.nullcontext() if batch is None else self._registry.batch():
+                for number, node in nodes:
+                    if isinstance(node, _HostNode):
+                        self._run_host(node, values)
+                    else:
+                        self._run_device(node, values)
+                    values.drop(self._releases[number])
+        results = []
+        for name in outputs if output_names is None else output_names:
+            value = values.host(name)
+            # What the caller fed, and what later runs need, stays apart from what the caller gets.
+            own = name in input_feed or name in self._constants
+            results.append(np.array(value) if own else np.asarray(value) if np.isscalar(value) else value)
+        return results
+
+    # Placing
+
+    def _place(self, number: int, node: Any, offered: set[str]) -> None:
+        op = _op_id(node.domain, node.op_type)
+        name = node.name or f"#{number}"
+        label = f"node {name!r} ({op})"
+        if op in offered:
+            self._nodes.append(self._device_node(label, name, op, node))
+            return
+        for inner in _nodes_inside(node):
+            if _op_id(inner.domain, inner.op_type) in offered:
+                raise InputError(
+                    f"{label}: node {inner.name!r} ({_op_id(inner.domain, inner.op_type)}) is in a subgraph of it, "
+                    "and plugins run nodes of the main graph only\nmove it out of the subgraph",
+                    argument="model",
+                )
+        host = self._host_node(label, name, op, node)
+        if op == f"{ONNX_DOMAIN}.Constant":
+            (self._constants[node.output[0]],) = host.evaluator.run(None, {})
+        else:
+            self._nodes.append(host)
+
+    def _device_node(self, label: str, name: str, op: str, node: Any) -> _DeviceNode:
+        with _naming(label):
+            loaded = self._registry[op]
+        manifest = loaded.manifest
+        version = self._opsets.get(node.domain, 0)
+        if version < manifest.since_version:
+            raise InputError(
+                f"{label}: the model imports version {version} of the domain {node.domain!r}\n"
+                f"{loaded.dist} {loaded.version} has the op as of version {manifest.since_version}\n"
+                "convert the model to that version, or install another plugin",
+                op=op,
+                argument="model",
+            )
+        ports = self._match(label, "input", node.input, manifest.inputs)
+        results = self._match(label, "output", node.output, manifest.outputs)
+        for port_name, value in ports.items():
+            self._check_dtype(label, loaded, port_name, value)
+        previous = self._nodes[-1] if self._nodes else None
+        batch = max((one.batch for one in self._nodes if one.batch is not None), default=0)
+        return _DeviceNode(
+            label=label,
+            name=name,
+            op=loaded,
+            attributes={one.name: _attribute(label, one) for one in node.attribute},
+            ports=ports,
+            results=results,
+            batch=batch if isinstance(previous, _DeviceNode) else batch + 1,
+        )
+
+    def _match(self, label: str, kind: str, names: Sequence[str], ports: Sequence[Port]) -> dict[str, str]:
+        """The node's values by the manifest's ports, which are in ONNX's order; "" is an optional one left out."""
+        surplus = [name for name in names[len(ports) :] if name]
+        if surplus:
+            known = ", ".join(port.names[-1] for port in ports)
+            raise InputError(
+                f"{label}: it has more {kind}s than its op: {surplus[0]!r}\n{kind}s: {known}\n"
+                "install a plugin of this version of the op",
+                argument=surplus[0],
+            )
+        return {port.name: name for port, name in zip(ports, names, strict=False) if name}
+
+    def _check_dtype(self, label: str, op: Op, port_name: str, value: str) -> None:
+        """Refuses a dtype now where the model tells it; elsewhere the run does."""
+        port = op.manifest.input(port_name)
+        info = self._types.get(value)
+        dtype = self._constants[value].dtype if value in self._constants else _node_arg(info).dtype if info else None
+        if port and dtype is not None and dtype.name not in op.manifest.dtypes(port):
+            raise InputError(
+                f"{label}: {port.names[-1]}: the value {value!r} is {dtype.name}, "
+                f"which is not one of {', '.join(op.manifest.dtypes(port))}\nput a Cast before the node",
+                op=op.id,
+                argument=port.name,
+            )
+
+    def _host_node(self, label: str, name: str, op: str, node: Any) -> _HostNode:
+        reads = list(dict.fromkeys([*filter(None, node.input), *_outer_names(node)]))
+        writes = [one for one in node.output if one]
+        graph = onnx.helper.make_graph([node], "node", self._infos(reads), self._infos(writes))
+        try:
+            evaluator = ReferenceEvaluator(graph, opsets=self._opsets)
+        except Exception as error:  # NotImplementedError, RuntimeError and others: whatever makes it give up
+            # onnx's own text follows; its first line may be all, or a whole node.
+            lines = str(error).strip().splitlines() or [""]
+            raise UnknownOpError(
+                f"{label}: no plugin offers this op, and onnx's ReferenceEvaluator does not run it\n"
+                f"{type(error).__name__}: {lines[0]}\n"
+                f"pip install {discovery.conventional_name(op)}, or save the model with fewer optimizations"
+            ) from error
+        return _HostNode(label, name, op, evaluator, reads, writes)
+
+    def _infos(self, names: Iterable[str]) -> list[Any]:
+        return [self._types.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+
+    def _last_uses(self) -> list[list[str]]:
+        """For each node, the values that nothing reads after it."""
+        releases: list[list[str]] = []
+        needed = {one.name for one in self._outputs}
+        for node in reversed(self._nodes):
+            writes = node.writes if isinstance(node, _HostNode) else node.results.values()
+            mine = {*node.reads, *writes}
+            releases.append(sorted(mine - needed))
+            needed |= mine
+        return releases[::-1]
+
+    # Running
+
+    def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
+        def refuse(name: str, fault: str, advice: str) -> NoReturn:
+            raise InputError(f"input_feed: {name}: {fault}\n{advice}", argument=name)
+
+        known = {one.name: one for one in self._inputs}
+        for one in self.get_inputs():
+            if one.name not in feeds:
+                refuse(one.name, "is an input of the model and was not fed", f"feed it: {one.type}")
+        for name, value in feeds.items():
+            if name not in known:
+                refuse(name, "is not an input of the model", f"inputs: {', '.join(known)}")
+            wanted = known[name]
+            if wanted.dtype is None:
+                continue
+            if not isinstance(value, np.ndarray | np.generic | Tensor):
+                refuse(name, f"{type(value).__name__} is not an array", f"feed np.asarray(…, np.{wanted.dtype.name})")
+            if value.dtype != wanted.dtype:
+                refuse(name, f"{value.dtype.name} was fed, and the model takes {wanted.type}", "convert it with astype")
+            if wanted.shape is not None and not _fits(value.shape, wanted.shape):
+                dims = ", ".join("?" if n is None else str(n) for n in wanted.shape)
+                refuse(name, f"shape {shape_text(value.shape)} was fed, and the model takes ({dims})", "reshape it")
+
+    def _run_device(self, node: _DeviceNode, values: _Values) -> None:
+        with _naming(node.label):
+            tensors: dict[str, Any] = {port: values.tensor(value) for port, value in node.ports.items()}
+            specs = self._seen[node] = {port: tensor.spec for port, tensor in tensors.items()}
+            if node.op.checks_values:
+                hosts = {port: values.known_host(value) for port, value in node.ports.items()}
+                hosts = {port: host for port, host in hosts.items() if host is not None}
+                if hosts:
+                    request = node.op.bind(specs, node.attributes, tuple(node.results))
+                    node.op.check(request, hosts)
+            results = self._registry.run(node.op.id, attrs=node.attributes, outputs=tuple(node.results), **tensors)
+        order = node.op.bind_outputs(tuple(node.results))
+        for port, tensor in zip(order, results if isinstance(results, tuple) else (results,), strict=True):
+            values.put(node.results[port], tensor)
+
+    def _run_host(self, node: _HostNode, values: _Values) -> None:
+        # Outside the try: that a tensor cannot be read is not this node's fault.
+        feeds = {name: values.host(name) for name in node.reads}
+        try:
+            results = node.evaluator.run(None, feeds)
+        except Exception as error:  # whatever numpy makes of it
+            given = [
+                f"  {name} {value.dtype} {shape_text(value.shape)}" if isinstance(value, np.ndarray) else f"  {name}"
+                for name, value in feeds.items()
+            ]
+            raise InputError(
+                "\n".join(
+                    [
+                        f"{node.label}: onnx's ReferenceEvaluator failed: {type(error).__name__}: {error}",
+                        *given,
+                        "feed what the model is made for; if that was so, report it to the onnx project",
+                    ]
+                ),
+                op=node.op,
+                argument=node.name,
+            ) from error
+        for name, value in zip(node.writes, results, strict=True):
+            values.put(name, value)
+
+
+# Reading a model -------------------------------------------------------------------------------------
+
+
+def _load(source: str | os.PathLike[str] | bytes) -> Any:
+    try:
+        if isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+            onnx.checker.check_model(model)
+        else:
+            model = onnx.load(source)
+            onnx.checker.check_model(os.fspath(source))  # by path: larger models than 2 GB cannot be passed on
+    except Exception as error:  # OSError, protobuf's DecodeError, the checker's ValidationError
+        name = "the bytes" if isinstance(source, bytes) else str(source)
+        raise InputError(
+            f"model: {name}: not a valid ONNX model\n{type(error).__name__}: {error}\n"
+            "export it again, or update the package onnx",
+            argument="model",
+        ) from error
+    return model
+
+
+def _op_id(domain: str, op_type: str) -> str:
+    return f"{domain or ONNX_DOMAIN}.{op_type}"
+
+
+def _node_arg(info: Any) -> NodeArg:
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type" or not info.type.tensor_type.elem_type:
+        return NodeArg(info.name, (kind or "unknown").removesuffix("_type"), None, None)
+    tensor = info.type.tensor_type
+    element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return NodeArg(info.name, f"tensor({element})", shape, dtype)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | str | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        size == n for size, n in zip(shape, wanted, strict=True) if isinstance(n, int)
+    )
+
+
+def _attribute(label: str, attribute: Any) -> object:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, int | float):
+        raise InputError(
+            f"{label}: {attribute.name}: the attribute is neither a float, an int nor a string\n"
+            "leave it out, or install a plugin of this version of the op",
+            argument=attribute.name,
+        )
+    return value
+
+
+def _subgraphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _nodes_inside(node: Any) -> Iterator[Any]:
+    for graph in _subgraphs(node):
+        for inner in graph.node:
+            yield inner
+            yield from _nodes_inside(inner)
+
+
+def _outer_names(node: Any) -> Iterator[str]:
+    """Values that a node's subgraphs take from around them."""
+    for graph in _subgraphs(node):
+        own = {one.name for one in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from (name for name in (*inner.input, *_outer_names(inner)) if name and name not in own)
+            own.update(inner.output)
+        yield from (one.name for one in graph.output if one.name not in own)
+
+
+@contextlib.contextmanager
+def _naming(label: str) -> Iterator[None]:
+    """Puts the node before the message of an OpletError that its op raises."""
+    try:
+        yield
+    except OpletError as error:
+        error.args = (f"{label}: {error}",)
+        raise
