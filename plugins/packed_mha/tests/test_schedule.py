@@ -87,7 +87,9 @@ def test_a_malformed_schedule_on_the_device_stays_in_bounds(guarded, seed):
                 specs = [tensor.spec for tensor in (*tensors.values(), output)]
                 seen = [buffer.look(guarded.device, spec) for buffer, spec in zip(taken, specs, strict=True)]
             assert [one.overwritten for one in seen] == [None] * len(seen)
-        assert np.array_equal(*results, equal_nan=True), f"{variant} reads behind a tensor"
+        # What lies behind the tensors is NaN in one run and 0 in the other. The numbers themselves may differ:
+        # sequences may overlap now, and which of them writes a row last is chance.
+        assert np.array_equal(*map(np.isnan, results)), f"{variant} reads behind a tensor"
 
 
 def test_more_workgroups_than_one_dimension_holds(registry):
