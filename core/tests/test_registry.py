@@ -441,8 +441,9 @@ def test_the_reference_never_runs_unasked(device: oplet.Device) -> None:
 
 
 def test_the_reference_fills_no_tensor_of_yours(registry: oplet.Registry) -> None:
-    with pytest.raises(InputError, match='variant="reference" makes host tensors and fills none'):
-        registry.run(SCALE, X=ONES, variant="reference", out={"Y": registry.empty((2, 3))})
+    for out in ({"Y": registry.empty((2, 3))}, {}, [], np.zeros(2)):
+        with pytest.raises(InputError, match='variant="reference" makes host tensors and fills none'):
+            registry.run(SCALE, X=ONES, variant="reference", out=out)
 
 
 def test_the_reference_rounds_once_and_keeps_nothing_of_yours(registry: oplet.Registry) -> None:

@@ -554,7 +554,7 @@ class Registry:
         inputs: Mapping[str, ArrayLike | None],
     ) -> Any:
         loaded = self[op]
-        if out:
+        if out is not None:
             raise InputError(
                 f'{op}: out: variant="reference" makes host tensors and fills none\nleave out away',
                 op=op,
