@@ -410,3 +410,13 @@ def test_a_host_tensor_outlives_the_device(opened: Callable[..., oplet.Device]) 
     host = registry.run(SCALE, X=registry.tensor(ONES), variant="reference")
     registry.device.gpu.destroy()
     np.testing.assert_array_equal(registry.run(SCALE, X=host, variant="reference").numpy(), 4 * ONES)
+
+
+def test_the_default_registry_is_made_anew_once_its_device_is_lost() -> None:
+    lost = oplet.default_registry()
+    lost.device.gpu.destroy()
+    with pytest.raises(DeviceError, match="is lost"):
+        lost.empty(1 << 20)
+    new = oplet.default_registry()
+    assert new is not lost
+    np.testing.assert_array_equal(new.tensor(ONES).numpy(), ONES)

@@ -496,6 +496,11 @@ class Device:
         return notebook.table(caps.adapter.name, rows)
 
     @property
+    def lost(self) -> bool:
+        """Whether it is known to be lost."""
+        return bool(self._lost)
+
+    @property
     def bind_group_count(self) -> int:
         """Bind groups in the cache."""
         return len(self._bind_groups)

@@ -260,6 +260,11 @@ class Registry:
                     self._device = open_device(max_bytes=self._max_bytes)
         return self._device
 
+    @property
+    def lost(self) -> bool:
+        """Whether its device is known to be lost: only a new registry helps."""
+        return self._device is not None and self._device.lost
+
     def tensor(self, array: Any) -> Tensor:
         """Uploads an array.
 
@@ -761,8 +766,10 @@ _default: list[Registry] = []
 
 
 def default_registry() -> Registry:
-    """The registry behind `oplet.run`, made on first use."""
+    """The registry behind `oplet.run`, made on first use, and anew once its device is lost."""
     with _default_lock:
+        if _default and _default[0].lost:
+            _default.clear()
         if not _default:
             _default.append(Registry())
         return _default[0]
