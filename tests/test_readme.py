@@ -1,4 +1,4 @@
-"""Every README does what it says: its code runs, and prints what the README shows.
+"""Every README and page of the documentation does what it says: its code runs, and prints what the page shows.
 
 In a page's order, in one namespace: a `python` block is run, and where a `text` block follows, that is what it has
 to print. In a `console` block each line after `$ oplet` is run, and has to print the lines below it.
@@ -19,7 +19,11 @@ from oplet.cli import main
 from pages import blocks, commands, shows
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+#: what test_docs and test_examples follow, in environments of their own
+FOLLOWED = {"authors-guide.md", "conformance.md"}
+DOCS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in FOLLOWED]
+PAGES = [*READMES, *(page for page in DOCS if any(block.language in ("python", "console") for block in blocks(page)))]
 
 
 def run_page(page: Path) -> int:
@@ -51,6 +55,16 @@ def run_page(page: Path) -> int:
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page(page) > 0
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_no_block_of_the_documentation_goes_unrun(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "sh":
+            # What these do is tested in environments of their own: test_demo, test_wheels.
+            assert all(re.match(r"make demo$|pip install \./core", line) for line in block.text.splitlines())
+        else:
+            assert block.language in ("python", "console", "text")
 
 
 def test_links_lead_somewhere() -> None:

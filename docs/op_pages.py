@@ -1,0 +1,217 @@
+"""A Sphinx extension that writes a page for each installed op, from its manifest, its variants and its README.
+
+What a variant needs of a device is found by asking: each test case of the op is shown to it with one feature after
+the other taken away.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import oplet
+from oplet.capabilities import FEATURES, FLOOR, Adapter, Capabilities, SubgroupMatrixConfig
+from oplet.manifest import Attribute, Manifest, Port
+from oplet.op import Op
+from oplet.testing.suite import Suite
+
+HERE = Path(__file__).parent
+PLUGINS = HERE.parent / "plugins"
+
+#: more than any device allows
+_LIMITS = {name: value if name.startswith("min") else 1 << 40 for name, value in FLOOR.items()}
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", lambda _: write(HERE / "ops"))
+    return {"parallel_read_safe": True}
+
+
+def write(folder: Path) -> list[Path]:
+    """Writes the pages of this repository's ops, and an index of them."""
+    for old in folder.glob("*.md"):
+        old.unlink()
+    registry = oplet.Registry()
+    readmes = _readmes()
+    ops = [registry[op] for op in registry.ids if registry[op].dist in readmes]
+    for op in ops:
+        _page(folder, _file(op)).write_text(page(op, readmes[op.dist]), encoding="utf-8")
+    _page(folder, "index").write_text(index(ops), encoding="utf-8")
+    return sorted(folder.glob("*.md"))
+
+
+def _page(folder: Path, name: str) -> Path:
+    return folder / f"{name}.md"
+
+
+def _file(op: Op) -> str:
+    return op.id.rpartition(".")[2]
+
+
+def _readmes() -> dict[str, str]:
+    """The README of each plugin of this repository, by distribution."""
+    names = {}
+    for folder in PLUGINS.iterdir():
+        readme, project = folder / "README.md", folder / "pyproject.toml"
+        if readme.exists() and (name := re.search(r'^name = "(.+)"$', project.read_text("utf-8"), re.MULTILINE)):
+            names[name[1]] = readme.read_text("utf-8")
+    return names
+
+
+def index(ops: Sequence[Op]) -> str:
+    """The page that lists the ops."""
+    rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`pip install {op.dist}`") for op in ops]
+    names = "\n".join(_file(op) for op in ops)
+    return (
+        "# Ops\n\nEach is a package of its own. Its page is made from its manifest, which is also what calls are "
+        "checked against;\n`oplet info OP` prints the same in a terminal.\n\n"
+        f"{_table(('op', 'what it computes', ''), rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    )
+
+
+def page(op: Op, readme: str) -> str:
+    """The page of an op: the README's beginning, the contract, the variants, the rest of the README."""
+    manifest = op.manifest
+    begin, *rest = re.split(r"(?m)^(?=## )", re.sub(r"\A# .*\n", "", readme))
+    about = [
+        ("distribution", f"`{op.dist}` {op.version}"),
+        ("ONNX", f"domain `{op.id.rpartition('.')[0]}`, since version {manifest.since_version}"),
+    ]
+    port = ("name", "ONNX's name", "type", "shape", "")
+    parts = [
+        f"# {op.id}\n\n{manifest.summary}\n",
+        begin.strip() + "\n",
+        "## Contract\n\nFrom the manifest.\n",
+        _table(("", ""), about),
+        "### Inputs\n",
+        _table(port, (_port(manifest, one) for one in manifest.inputs)),
+        "### Outputs\n",
+        _table(port, (_port(manifest, one) for one in manifest.outputs)),
+    ]
+    if manifest.attributes:
+        parts += [
+            "### Attributes\n",
+            _table(("name", "type", "default", ""), (_attribute(one) for one in manifest.attributes)),
+        ]
+    parts += [
+        "### Variants\n",
+        "In order of preference: the first one runs that neither rejects the call nor leaves it to another.\n"
+        f"`oplet explain {op.id} …` says which, and why. Every device has what is not in the second column.\n",
+        _table(("name", "needs of the device", ""), variants(op)),
+        *(_outside_of_a_page(section) for section in rest),
+    ]
+    return "\n".join(parts)
+
+
+def _outside_of_a_page(section: str) -> str:
+    return section.strip() + "\n"
+
+
+def _port(manifest: Manifest, port: Port) -> tuple[str, ...]:
+    dtypes = ", ".join(manifest.dtypes(port))
+    kind = f"{port.type}: {dtypes}" if port.type in manifest.types else dtypes
+    optional = "Optional. " if port.optional else ""
+    return f"`{port.name}`", f"`{port.upstream or port.name}`", kind, port.shape, optional + port.doc
+
+
+def _attribute(attribute: Attribute) -> tuple[str, ...]:
+    default = "required" if attribute.required else "" if attribute.default is None else f"`{attribute.default}`"
+    choices = ", ".join(f"`{choice}`" if choice != "" else "empty" for choice in attribute.choices or ())
+    doc = f"{attribute.doc} One of {choices}." if choices else attribute.doc
+    return f"`{attribute.name}`", attribute.type, default, doc
+
+
+# What variants need ----------------------------------------------------------------------------------
+
+
+def variants(op: Op) -> Iterator[tuple[str, str, str]]:
+    """A row for each variant.
+
+    Raises:
+        RuntimeError: no test case is for a variant, so that nothing can be said of it.
+    """
+    requests = list(_requests(op))
+    for variant in op.variants:
+        whole = [request for request in requests if _serves(variant, request, lambda device: device)]
+        if not whole:
+            raise RuntimeError(f"{op.id}: {variant.name} rejects every test case on every device thought of")
+        calls = random.Random(0).sample(whole, min(len(whole), 60))
+        needs = []
+        for feature in FEATURES:
+            kept = [request for request in calls if _serves(variant, request, partial(without, feature=feature))]
+            if not kept:
+                needs.append(f"`{feature}`")
+            elif len(kept) < len(calls):
+                dtypes = _dtypes(request for request in calls if request not in kept) - _dtypes(kept)
+                needs.append(f"`{feature}` for {', '.join(sorted(dtypes)) or 'some calls'}")
+        floor = sum(_serves(variant, request, partial(attrs.evolve, limits=FLOOR)) for request in calls)
+        if floor < len(calls):
+            needs.append("more than WebGPU's lowest limits" + (" for some calls" if floor else ""))
+        yield f"`{variant.name}`", ", ".join(needs), variant.doc
+
+
+def _requests(op: Op) -> Iterator[oplet.Request]:
+    """The op's test cases in every dtype, as requests."""
+    seen = set()
+    for case in Suite.read(op.module, op.extensions).cases(seed=0):
+        specs = {name: oplet.TensorSpec.of(array) for name, array in case.inputs.items()}
+        types = {name: one.type for name in specs if (one := op.manifest.input(name))}
+        for dtype in ("", "float32", "float16"):
+            changed = {
+                name: oplet.TensorSpec(spec.shape, dtype) if dtype in op.manifest.types.get(types[name], ()) else spec
+                for name, spec in specs.items()
+            }
+            key = str((changed, case.attrs, tuple(case.outputs or ())))
+            if key not in seen:
+                seen.add(key)
+                yield op.bind(changed, case.attrs, tuple(case.outputs) if case.outputs else None)
+
+
+def _serves(variant: oplet.Variant, request: oplet.Request, change: Callable[[Capabilities], Capabilities]) -> bool:
+    return any(variant.rejects(request, change(device)) is None for device in DEVICES)
+
+
+def _dtypes(requests: Iterable[oplet.Request]) -> set[str]:
+    return {spec.dtype for request in requests for spec in request.inputs.values()}
+
+
+def without(device: Capabilities, feature: str) -> Capabilities:
+    """A device as it would be without a feature."""
+    return attrs.evolve(
+        device,
+        features=device.features - {feature},
+        subgroup_size=0 if feature == "subgroups" else device.subgroup_size,
+        subgroup_matrix_configs=() if feature == "subgroup-matrix" else device.subgroup_matrix_configs,
+    )
+
+
+def _device(subgroup_size: int, side: int) -> Capabilities:
+    """A device that lacks nothing, with square subgroup matrices."""
+    types = (("f16", "f16"), ("f16", "f32"), ("f32", "f32"))
+    return Capabilities(
+        features=frozenset(FEATURES),
+        limits=_LIMITS,
+        subgroup_size=subgroup_size,
+        subgroup_matrix_configs=tuple(SubgroupMatrixConfig(*pair, side, side, side) for pair in types),
+        dialect="tint",
+        adapter=Adapter("", "", "Vulkan", is_cpu=False),
+    )
+
+
+#: devices of several kinds that lack nothing: what none of these can serve is not a matter of features
+DEVICES = (_device(32, 16), _device(8, 8), *(_device(size, 16) for size in (4, 8, 16, 64)))
+
+
+# Markdown --------------------------------------------------------------------------------------------
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,87 @@
+"""Pages of the documentation that are made from something: from the ops, and from measurements."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import attrs
+import oplet
+import pytest
+from environments import ROOT
+from oplet.bench import Report, Result, Timing
+
+sys.path.append(str(ROOT / "docs"))
+
+import measured_pages
+import op_pages
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    written = op_pages.write(tmp_path_factory.mktemp("ops"))
+    return {page.stem: page.read_text(encoding="utf-8") for page in written}
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The table under a heading, without its header."""
+    section = page.partition(f"### {heading}\n")[2].partition("\n#")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_every_plugin_has_a_page_and_a_line_in_the_index(pages: dict[str, str]) -> None:
+    plugins = [path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")]
+    assert len(pages) == len(plugins) + 1
+    assert all(f"({name}.md)" in pages["index"] for name in pages if name != "index")
+
+
+def test_a_page_has_the_whole_contract(pages: dict[str, str]) -> None:
+    registry = oplet.Registry()
+    for op in registry.ids:
+        page = pages.get(op.rpartition(".")[2])
+        if page is None:  # an op of the examples
+            continue
+        manifest = registry[op].manifest
+        for heading, ports in (("Inputs", manifest.inputs), ("Outputs", manifest.outputs)):
+            assert [row[:2] for row in rows(page, heading)] == [
+                [f"`{port.name}`", f"`{port.upstream or port.name}`"] for port in ports
+            ]
+        assert [row[0] for row in rows(page, "Attributes")] == [f"`{one.name}`" for one in manifest.attributes]
+        assert [row[0] for row in rows(page, "Variants")] == [f"`{one.name}`" for one in registry[op].variants]
+
+
+def test_what_a_variant_needs_is_found_out(pages: dict[str, str]) -> None:
+    needs = {name.strip("`"): needs for name, needs, _ in rows(pages["FusedGemm"], "Variants")}
+    assert needs["tiled_scalar"] == "`shader-f16` for float16"
+    assert needs["skinny"] == "`subgroups`, `shader-f16` for float16"
+    assert needs["subgroup_matrix"].startswith("`shader-f16`, `subgroup-matrix`")
+
+
+def test_a_device_without_a_feature_has_nothing_of_it_left() -> None:
+    device = op_pages.DEVICES[0]
+    assert op_pages.without(device, "subgroups").subgroup_size == 0
+    matrixless = op_pages.without(device, "subgroup-matrix")
+    assert matrixless == attrs.evolve(
+        device, features=device.features - {"subgroup-matrix"}, subgroup_matrix_configs=()
+    )
+
+
+def test_a_measurement_becomes_a_page_and_a_report(tmp_path: Path) -> None:
+    time = Timing(1e-5, 1e-5, 1e-5)
+    results = (
+        Result("square", "tiled", time, time, 1 << 20, 1 << 26, {"torch": Timing(2e-5, 2e-5, 2e-5)}),
+        Result("odd", "", None, None, 0, 0, fault="nothing takes it"),
+    )
+    versions = {"oplet": "0.1.0"}
+    report = Report("com.acme.Gemm", "1", "Acme", "wgpu", False, "timestamps", 4e12, 5e13, versions, results, "today")
+    (tmp_path / "acme.json").write_text(json.dumps([report.as_json()]))
+    measured_pages.write(tmp_path)
+    page = (tmp_path / "acme.md").read_text()
+    assert "| square | tiled | 10.0 µs ±0% |" in page
+    assert "20.0 µs ±0% (2.00×) |" in page
+    assert "- odd: nothing takes it" in page
+    assert "\nacme\n" in (tmp_path / "index.md").read_text()
+    measured_pages.write_reports(tmp_path, tmp_path / "out")
+    assert "<!doctype html>" in (tmp_path / "out/acme-report.html").read_text()
