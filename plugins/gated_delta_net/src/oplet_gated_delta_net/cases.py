@@ -13,8 +13,8 @@ from oplet_gated_delta_net.shapes import Delta
 
 Call = tuple[dict[str, np.ndarray], dict[str, Any]]
 
-#: (Dk, Dv), few, since each compiles pipelines of its own: rows of whole vec4s, odd ones, more than 64 keys
-HEAD_SIZES = ((8, 5), (7, 12), (68, 9))
+#: (Dk, Dv), few, since each compiles pipelines of its own: rows of whole vec4s, odd ones, more than 32 keys
+HEAD_SIZES = ((8, 5), (7, 12), (36, 9))
 
 RULES = ("linear", "gated", "delta", "gated_delta", "gated_delta", "gated_delta")
 

@@ -15,6 +15,9 @@ from oplet_gated_delta_net.variants import launches, recurrent
 #: tokens of a request, on average, from which on it is the fastest
 FEWEST_TOKENS = 256
 
+#: vec4s of keys that an invocation of chunk_scan fetches ahead at most; more of them spill
+_MOST_FETCHED = 16
+
 _PREPARE_TENSORS = ("query", "key", "cu_seqlens", *launches.GATE_INPUTS, "chunks=")
 _SCAN_TENSORS = ("query", "key", "value", "cu_seqlens", "chunks", "initial_state", "output=", "final_state=")
 
@@ -27,20 +30,18 @@ class Tiling:
         chunk: tokens.
         width: values of a workgroup of chunk_scan.
         tall: tokens of an invocation.
-        splits: invocations that share a sum over keys; 1 without subgroups.
-        pieces: vec4s of a key, rounded up.
+        pieces: vec4s of a key, rounded up to fours.
     """
 
     chunk: int
     width: int
     tall: int
-    splits: int
     pieces: int
 
     @property
     def threads(self) -> int:
         """Invocations of a workgroup of chunk_scan."""
-        return self.chunk // self.tall * self.width // 4 * self.splits
+        return self.chunk // self.tall * self.width
 
     @property
     def prepare_storage(self) -> int:
@@ -71,15 +72,16 @@ class Tiling:
         return oplet.TensorSpec((self.slots(delta) * delta.hv, self.record), "float32")
 
     @classmethod
-    def of(cls, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Tiling | None:
+    def of(cls, delta: Delta, caps: oplet.Capabilities) -> Tiling | None:
         """The largest that fits a device, if one does."""
         sizes = [(32, 32, 4), (32, 16, 4), (16, 16, 4), (16, 8, 4)]
         for chunk, width, tall in sizes[2:] if caps.adapter.is_cpu else sizes:
-            tiling = cls(chunk, width, tall, 4 if subgroups else 1, -(-delta.dk // 16) * 4)
+            tiling = cls(chunk, width, tall, -(-delta.dk // 16) * 4)
             storage = max(tiling.prepare_storage, tiling.scan_storage)
             if (
                 storage <= caps.limits["maxComputeWorkgroupStorageSize"]
                 and tiling.threads <= caps.limits["maxComputeInvocationsPerWorkgroup"]
+                and chunk * tiling.pieces <= _MOST_FETCHED * tiling.threads
             ):
                 return tiling
         return None
@@ -91,7 +93,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     The chunks of such requests would share their slots, and only the device knows that there are any.
     """
     delta = Delta.of(request)
-    tiling = Tiling.of(delta, caps, subgroups=subgroups)
+    tiling = Tiling.of(delta, caps)
     assert tiling is not None, "rejects() has looked"
     blocks = -(-delta.dv // tiling.width)
     recurrences = delta.batch * delta.hv * blocks
@@ -119,7 +121,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     choices |= {
         "width": tiling.width,
         "tall": tiling.tall,
-        "splits": tiling.splits,
+        "subgroups": subgroups,
         "pieces": tiling.pieces,
     }
     steps.append(oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch))
@@ -137,10 +139,10 @@ def rejects(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool
         return "a decay of each key dimension is for recurrent"
     if "stateUpdateT" in request.outputs:
         return "the capture of state updates is for recurrent"
-    tiling = Tiling.of(delta, caps, subgroups=subgroups)
+    tiling = Tiling.of(delta, caps)
     if tiling is None:
         allowed = caps.limits["maxComputeWorkgroupStorageSize"]
-        return f"Dk {delta.dk} needs more than the {allowed} bytes of maxComputeWorkgroupStorageSize"
+        return f"Dk {delta.dk} needs more than the {allowed} bytes of maxComputeWorkgroupStorageSize for its tiles"
     needed, allowed = tiling.chunks(delta).nbytes, caps.limits["maxStorageBufferBindingSize"]
     if needed > allowed:
         return f"its chunks take {needed} bytes, and the device allows {allowed} (maxStorageBufferBindingSize)"
