@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import oplet
 import pytest
-from environments import PACKAGES, Built, Environment, build, create, link_dependencies
+from environments import PACKAGES, Built, Environment, build, create, link_dependencies, once
 from fakes import Site
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Wheels and source distributions of the repository."""
-    folder = tmp_path_factory.mktemp("dist")
-    for package in PACKAGES:
-        build(package, folder)
-    return Built(folder)
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Makes a folder, by name, once for all processes of the test run."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # each process has a folder of its own in that of the run
+    return lambda name, make: once(root / f"shared-{name}", make)
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Environment]:
-    """Makes an environment with the wheels that it is given."""
-    dependencies = tmp_path_factory.mktemp("dependencies")
-    link_dependencies(dependencies)
+def built(shared: Callable[..., Path]) -> Built:
+    """Wheels and source distributions of the repository."""
 
-    def make(*wheels: Path) -> Environment:
-        return create(tmp_path_factory.mktemp("environment"), dependencies, wheels)
+    def make(folder: Path) -> None:
+        for package in PACKAGES:
+            build(package, folder)
 
-    return make
+    return Built(shared("dist", make))
+
+
+@pytest.fixture(scope="session")
+def environment(shared: Callable[..., Path]) -> Callable[..., Environment]:
+    """An environment, by name, with the wheels that it is given."""
+
+    def get(name: str, *wheels: Path) -> Environment:
+        dependencies = shared("dependencies", link_dependencies)
+        return Environment(shared(name, lambda folder: create(folder, dependencies, wheels)))
+
+    return get
 
 
 @pytest.fixture

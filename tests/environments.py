@@ -6,6 +6,7 @@ pytest from the one that runs the tests, by a folder of links to all that is ins
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import sysconfig
 import tomllib
 import venv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -111,3 +112,17 @@ def create(folder: Path, dependencies: Path, wheels: Sequence[Path]) -> Environm
     (site / "dependencies.pth").write_text(f"{dependencies}\n")
     made.run("pip", "install", "--quiet", *wheels)
     return made
+
+
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Makes a folder and fills it, unless another process has; waits where another one is at it."""
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = Path(f"{folder}.done")
+        if not done.exists():
+            # What one that failed has left would be in the way.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder

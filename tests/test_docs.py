@@ -13,7 +13,8 @@ from pages import follow
 
 def test_the_authors_guide(built: Built, environment: Callable[..., Environment], tmp_path: Path) -> None:
     """By someone who has nothing but the wheel of oplet."""
-    assert follow(ROOT / "docs/authors-guide.md", environment(built.archive(ROOT / "core")), tmp_path) > 25
+    guide = environment("guide", built.archive(ROOT / "core"))
+    assert follow(ROOT / "docs/authors-guide.md", guide, tmp_path) > 25
 
 
 class TestChecks:

@@ -14,21 +14,22 @@ EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies of the examples: building them writes beside them."""
-    folder = tmp_path_factory.mktemp("examples")
-    for example in EXAMPLES:
-        shutil.copytree(example, folder / example.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+def installed(built: Built, environment: Callable[..., Environment]) -> Environment:
+    """An environment that has oplet and the op that one of them extends."""
+    return environment("examples", built.archive(ROOT / "core"), built.archive(ROOT / "plugins/fused_gemm"))
 
 
-@pytest.fixture(scope="module")
-def installed(built: Built, environment: Callable[..., Environment], folder: Path) -> Environment:
-    """An environment in which what the READMEs say has been done."""
-    made = environment(built.archive(ROOT / "core"), built.archive(ROOT / "plugins/fused_gemm"))
-    for example in EXAMPLES:
-        assert follow(folder / example.name / "README.md", made, folder) > 1
-    return made
+@pytest.fixture(scope="module", autouse=True)
+def folder(installed: Environment, shared: Callable[..., Path]) -> Path:
+    """Copies of the examples, with which what their READMEs say has been done."""
+
+    def make(folder: Path) -> None:
+        for example in EXAMPLES:
+            # Copies, since pip writes beside what it builds.
+            shutil.copytree(example, folder / example.name, ignore=shutil.ignore_patterns("__pycache__"))
+            assert follow(folder / example.name / "README.md", installed, folder) > 1
+
+    return shared("thirds", make)
 
 
 def test_there_are_an_op_and_an_extension() -> None:

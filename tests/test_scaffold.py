@@ -17,13 +17,16 @@ OP, DIST = "com.acme.RMSNorm", "oplet-acme-rms-norm"
 
 @pytest.fixture(scope="module")
 def installed(
-    built: Built, environment: Callable[..., Environment], tmp_path_factory: pytest.TempPathFactory
+    built: Built, environment: Callable[..., Environment], shared: Callable[..., Path]
 ) -> tuple[Environment, Path]:
     """An environment in which a scaffold is installed, and its folder."""
-    made, folder = environment(built.archive(ROOT / "core")), tmp_path_factory.mktemp("scaffold")
-    made.run("oplet", "new", OP, cwd=folder)
-    made.run("pip", "install", "--editable", f"./{DIST}", cwd=folder)
-    return made, folder / DIST
+    made = environment("scaffold", built.archive(ROOT / "core"))
+
+    def install(folder: Path) -> None:
+        made.run("oplet", "new", OP, cwd=folder)
+        made.run("pip", "install", "--editable", f"./{DIST}", cwd=folder)
+
+    return made, shared("new", install) / DIST
 
 
 def test_it_runs_as_its_readme_says(installed: tuple[Environment, Path]) -> None:

@@ -35,7 +35,7 @@ def source_files(package: Path) -> set[str]:
     return {
         path.relative_to(src).as_posix()
         for path in src.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", ".mypy_cache", ".ruff_cache"} & set(path.parts)
     }
 
 
@@ -70,7 +70,7 @@ class TestContents:
 @pytest.fixture(scope="session")
 def installed(built: Built, environment: Callable[..., Environment]) -> Environment:
     """An environment with every wheel."""
-    return environment(*map(built.archive, PACKAGES))
+    return environment("wheels", *map(built.archive, PACKAGES))
 
 
 def test_every_op_runs_on_the_device(installed: Environment) -> None:

@@ -69,6 +69,8 @@ def test_every_difference_is_named(folder: Path) -> None:
     (folder / "more.py").touch()
     (folder / "__pycache__").mkdir(exist_ok=True)
     (folder / "__pycache__" / "more.cpython-311.pyc").touch()
+    (folder / ".mypy_cache").mkdir()
+    (folder / ".mypy_cache" / "CACHEDIR.TAG").touch()
     differences = metadata.verify(offer())
     assert [line.partition(":")[0] for line in differences[:3]] == ["cases.py", "more.py", "wgsl/sums.wgsl.jinja"]
     assert differences[0].startswith("cases.py: changed, sha256 ")

@@ -9,9 +9,9 @@
       "provenance": {"license": "Apache-2.0", "source": "…"}
     }
 
-`files` has the sha256 of every file in the folder but metadata.json itself and compiled Python. `write` makes
-the file, `verify` compares an installed plugin with it and imports nothing of the plugin. `provenance` is the
-author's: text by name, kept when the file is written again.
+`files` has the sha256 of every file in the folder but metadata.json itself, compiled Python and hidden files.
+`write` makes the file, `verify` compares an installed plugin with it and imports nothing of the plugin. `provenance`
+is the author's: text by name, kept when the file is written again.
 """
 
 from __future__ import annotations
@@ -154,10 +154,11 @@ def locate(offer: Offer) -> Path | None:
 
 
 def digests(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path and sha256 of every file in an op folder, in alphabetical order, but for metadata.json."""
+    """Path and sha256 of every file in an op folder, in alphabetical order: the author's, not what tools leave."""
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     for name in sorted(paths):
-        if name != NAME and "__pycache__" not in name.split("/") and not name.endswith(".pyc"):
+        left = any(part == "__pycache__" or part.startswith(".") for part in name.split("/")) or name.endswith(".pyc")
+        if name != NAME and not left:
             yield name, hashlib.sha256(paths[name].read_bytes()).hexdigest()
 
 
