@@ -12,6 +12,7 @@ author = "the oplet developers"
 version = release = version_of("oplet")
 extensions = ["myst_parser", "op_pages", "measured_pages"]
 myst_heading_anchors = 3
+smartquotes = False  # A' is a matrix
 html_theme = "furo"
 html_title = f"oplet {release}"
 html_copy_source = False

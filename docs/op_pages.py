@@ -67,7 +67,7 @@ def _readmes() -> dict[str, str]:
 def index(ops: Sequence[Op]) -> str:
     """The page that lists the ops."""
     rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`pip install {op.dist}`") for op in ops]
-    names = "\n".join(_file(op) for op in ops)
+    names = "\n".join(f"{_file(op)} <{_file(op)}>" for op in ops)  # the domain would not fit beside the page
     return (
         "# Ops\n\nEach is a package of its own. Its page is made from its manifest, which is also what calls are "
         "checked against;\n`oplet info OP` prints the same in a terminal.\n\n"
@@ -85,8 +85,8 @@ def page(op: Op, readme: str) -> str:
     ]
     port = ("name", "ONNX's name", "type", "shape", "")
     parts = [
-        f"# {op.id}\n\n{manifest.summary}\n",
-        begin.strip() + "\n",
+        f"# {op.id}\n",
+        (begin.strip() or manifest.summary) + "\n",
         "## Contract\n\nFrom the manifest.\n",
         _table(("", ""), about),
         "### Inputs\n",
