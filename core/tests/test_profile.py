@@ -1,0 +1,189 @@
+"""Profiles: every launch inside is measured, whatever submits it, and nothing outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import acme_scale
+import numpy as np
+import oplet
+import pytest
+from oplet import DeviceError
+from oplet.profile import LAUNCHES, MAX_UNREAD, LaunchTime, Profile
+
+SCALE = acme_scale.ID
+ONES = np.ones((4, 3), np.float32)
+
+
+def grids(profile: Profile) -> list[int]:
+    """Workgroups of each launch: tests give each run a size of its own."""
+    return [launch.grid[0] for launch in profile.launches]
+
+
+def double(registry: oplet.Registry, workgroups: int) -> oplet.Tensor:
+    tensor: oplet.Tensor = registry.run(SCALE, X=np.ones(64 * workgroups, np.float32))
+    return tensor
+
+
+def test_each_launch_inside_is_measured_alone_and_in_batches(registry: oplet.Registry) -> None:
+    double(registry, 9)
+    with registry.profile() as profile:
+        first = double(registry, 1)
+        with registry.batch():
+            double(registry, 2)
+            double(registry, 3)
+        double(registry, 4)
+        assert profile.launches == ()
+    double(registry, 9)
+    assert grids(profile) == [1, 2, 3, 4]
+    assert (first.numpy() == 2).all()
+    for launch in profile.launches:
+        assert (launch.op, launch.variant, launch.template) == (SCALE, "scalar", "scale.wgsl.jinja")
+        assert 0 < launch.seconds < 10
+    begins = [launch.begin for launch in profile.launches]
+    assert begins == sorted(begins)
+    assert profile.seconds == sum(launch.seconds for launch in profile.launches)
+
+
+def test_a_longer_launch_takes_longer(registry: oplet.Registry) -> None:
+    with registry.profile() as profile:
+        for _ in range(3):
+            double(registry, 1)
+            double(registry, 20_000)
+    short, long = (sorted(one.seconds for one in profile.launches if one.grid[0] == n)[1] for n in (1, 20_000))
+    assert long > short
+
+
+def test_a_profile_inside_a_batch_measures_its_part(registry: oplet.Registry) -> None:
+    with registry.batch():
+        before = double(registry, 1)
+        with registry.profile() as profile:
+            double(registry, 2)
+        after = double(registry, 3)
+    assert grids(profile) == [2]
+    assert (before.numpy() == 2).all()
+    assert (after.numpy() == 2).all()
+
+
+def test_nested_profiles(registry: oplet.Registry) -> None:
+    with registry.profile() as outer:
+        double(registry, 1)
+        with registry.profile() as inner:
+            double(registry, 2)
+        double(registry, 3)
+    assert grids(inner) == [2]
+    assert grids(outer) == [1, 2, 3]
+
+
+def test_more_launches_than_query_sets_hold(registry: oplet.Registry) -> None:
+    with registry.profile() as profile:
+        with registry.batch():
+            for _ in range(LAUNCHES + 5):
+                double(registry, 1)
+        for _ in range(MAX_UNREAD + 5):
+            double(registry, 2)
+    assert grids(profile) == [1] * (LAUNCHES + 5) + [2] * (MAX_UNREAD + 5)
+
+
+def test_what_an_exception_discards_is_not_measured(registry: oplet.Registry) -> None:
+    with registry.profile() as profile:
+        with contextlib.suppress(ZeroDivisionError), registry.batch():
+            double(registry, 1)
+            raise ZeroDivisionError
+        double(registry, 2)
+    assert grids(profile) == [2]
+
+
+def test_an_exception_leaves_the_profile_closed(registry: oplet.Registry) -> None:
+    with pytest.raises(ZeroDivisionError), registry.profile() as profile:
+        raise ZeroDivisionError
+    double(registry, 1)
+    assert profile.launches == ()
+
+
+def test_it_belongs_to_its_thread_and_goes_with_its_coroutines(registry: oplet.Registry) -> None:
+    async def main() -> Profile:
+        with registry.profile() as profile:
+            other = threading.Thread(target=double, args=(registry, 1))
+            other.start()
+            other.join()
+            await registry.run_async(SCALE, X=np.ones(128, np.float32))
+        return profile
+
+    assert grids(asyncio.run(main())) == [2]
+
+
+def test_an_empty_profile(registry: oplet.Registry) -> None:
+    with registry.profile() as profile:
+        pass
+    assert profile.launches == ()
+    assert str(profile).startswith('0 launches, 0.0 µs of device time on "')
+    assert [event["ph"] for event in profile.chrome_trace()["traceEvents"]] == ["M", "M"]
+
+
+def test_memory_is_given_back(registry: oplet.Registry) -> None:
+    pool = registry.device.pool
+    double(registry, 1).numpy()
+    pool.settle()
+    before = pool.live_count
+    for _ in range(3):
+        with registry.profile():
+            double(registry, 1)
+    pool.settle()
+    assert pool.live_count == before
+
+
+def made(device: oplet.Device, launches: Sequence[LaunchTime]) -> Profile:
+    profile = Profile(device)
+    profile.launches = tuple(launches)
+    return profile
+
+
+def test_the_table_sums_up_templates(device: oplet.Device) -> None:
+    launches = [
+        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.0, 2e-6),
+        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.1, 4e-6),
+        LaunchTime("com.acme.A", "fast", "two.wgsl.jinja", (1, 1, 1), 5.2, 18e-3),
+    ]
+    title, header, *rows = str(made(device, launches)).splitlines()
+    assert title.startswith("3 launches, 18.0 ms of device time on ")
+    assert header.split() == ["launched", "template", "launches", "total", "mean", "share"]
+    assert [row.split() for row in rows] == [
+        ["com.acme.A/fast", "two.wgsl.jinja", "1", "18.0", "ms", "18.0", "ms", "100%"],
+        ["com.acme.A/fast", "one.wgsl.jinja", "2", "6.0", "µs", "3.0", "µs", "0%"],
+    ]
+    assert "<td" in made(device, launches)._repr_html_()
+
+
+def test_the_chrome_trace(device: oplet.Device, tmp_path: Path) -> None:
+    launches = [
+        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (3, 2, 1), 5.0, 2e-6),
+        LaunchTime("com.acme.B", "slow", "two.wgsl.jinja", (1, 1, 1), 5.5, 1e-3),
+    ]
+    path = tmp_path / "trace.json"
+    made(device, launches).save(path)
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    names, threads = trace["traceEvents"][:2]
+    assert (names["name"], threads["args"]) == ("process_name", {"name": device.capabilities.adapter.name})
+    first, second = trace["traceEvents"][2:]
+    assert {key: first[key] for key in ("ph", "name", "pid", "tid", "ts", "args")} == {
+        "ph": "X",
+        "name": "com.acme.A/fast",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0.0,
+        "args": {"template": "one.wgsl.jinja", "grid": [3, 2, 1]},
+    }
+    assert (first["dur"], second["ts"], second["dur"]) == pytest.approx((2.0, 0.5e6, 1e3))
+
+
+def test_a_device_without_timestamps(device: oplet.Device) -> None:
+    plain = oplet.open_device(features=[])
+    profile = oplet.Registry(device=plain, discover=False).profile()
+    with pytest.raises(DeviceError, match=r"no timestamps \(timestamp-query\)\nopen it with that feature"), profile:
+        pytest.fail("it must not begin")
