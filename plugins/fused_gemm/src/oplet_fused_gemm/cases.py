@@ -67,9 +67,11 @@ def _layouts(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
     # Whole tiles, parts of tiles, one more and one less; square, so that a wrong transpose still has the right shape.
     sizes = [(16, 16, 16), (32, 32, 40), (33, 33, 33), (64, 100, 72), (31, 65, 7), (130, 20, 52), (17, 36, 100)]
     skinny = [(1, 40, 64), (3, 33, 40), (8, 64, 24), (16, 20, 36), (72, 1, 48), (50, 5, 17), (40, 12, 8), (1, 1, 1)]
+    layouts = ((0, 0), (0, 1), (1, 0), (1, 1))
     for dtype in _DTYPES:
         for m, n, k in sizes + skinny:
-            for ta, tb in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            # float16 doubles the number of shaders; the layouts of the skinny ones differ in the large factor only.
+            for ta, tb in layouts[:2] if (m, n, k) in skinny and dtype == np.float16 else layouts:
                 inputs, attributes = _product(rng, m, n, k, dtype, ta, tb)
                 shape = _c_shapes(m, n)[rng.integers(7)]
                 inputs["C"] = rng.standard_normal(shape).astype(dtype)
@@ -87,7 +89,7 @@ def _activations(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]
             attributes: Attributes = {"activation": name}
             if name in ("ScaledTanh", "ParametricSoftplus"):
                 attributes |= {"activation_alpha": 1.7, "activation_beta": 0.6}
-            for m, n, k in ((20, 24, 36), (3, 24, 36)):
+            for m, n, k in ((20, 24, 36), (3, 24, 36)) if dtype == np.float32 else ((20, 24, 36),):
                 inputs, layout = _product(rng, m, n, k, dtype, tb=1)
                 # Rows from tiny to huge: the middle, both tails, and where the sums are small enough for a series.
                 inputs["A"] *= np.geomspace(1e-3, 50, m).astype(dtype)[:, None]
@@ -98,7 +100,7 @@ def _activations(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]
 
 
 def _random(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
-    for _ in range(40):
+    for _ in range(30):
         dtype = _DTYPES[rng.integers(2)]
         m, n, k = (int(size) for size in rng.integers(1, 131, 3))
         inputs, attributes = _product(rng, m, n, k, dtype, *(int(flag) for flag in rng.integers(0, 2, 2)))
@@ -127,7 +129,7 @@ def _values(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
             yield {**plain, "C": poison}, {**attributes, "beta": 0.0}
             broken = {name: array.copy() for name, array in plain.items()}
             broken["A"][0, 0], broken["A"][1, 1], broken["B"][2, 3] = np.nan, np.inf, -np.inf
-            for name in ("", *_CARD):
+            for name in ("", *_CARD) if m > 2 else ("", "Relu"):
                 yield broken, {**attributes, "activation": name}
             yield broken, {**attributes, "alpha": 0.0}
             c = np.zeros((m, n), dtype)
@@ -136,7 +138,7 @@ def _values(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
             # Far tails, from a product that is exact.
             ones = {"A": np.ones((m, k), dtype), "B": np.full((k, n), 1 / k, dtype)}
             tails = np.resize(np.array([-1000, -100, -20, -5, 5, 20, 100, 1000], dtype), (m, n))
-            for name in ("Sigmoid", "Tanh", "HardSigmoid"):
+            for name in ("Sigmoid", "Tanh", "HardSigmoid") if m > 2 else ("Sigmoid",):
                 yield {**ones, "C": tails}, {**attributes, "activation": name}
     # float16 sums that pass 65504 on the way, and sums that float16 could not hold a step of.
     half = np.dtype(np.float16)

@@ -1,0 +1,89 @@
+"""The tiles for GPUs on whatever device there is: a software device plans small ones, and so would never run these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import oplet
+import oplet_fused_gemm as plugin
+import pytest
+from oplet.testing.compare import Tolerance, compare
+from oplet_fused_gemm.cases import scale
+
+OP = "com.microsoft.FusedGemm"
+TOLERANCE = Tolerance(rtol=1e-6, atol=0, why="test.json's")
+
+#: past one tile of 128 × 128 either way; whole vectors and steps of K, and neither
+SIZES = ((132, 136, 48), (129, 131, 45), (65, 70, 19), (8, 140, 64), (140, 16, 72), (3, 37, 45), (1, 520, 40))
+
+
+def as_gpu(caps: oplet.Capabilities) -> oplet.Capabilities:
+    return attrs.evolve(caps, adapter=attrs.evolve(caps.adapter, is_cpu=False))
+
+
+def gpu_variant(variant: oplet.Variant) -> oplet.Variant:
+    """The variant as it plans for a device that is no software driver, with the device's own limits."""
+    return attrs.evolve(
+        variant,
+        plan=lambda request, caps: variant.plan(request, as_gpu(caps)),
+        rejects=lambda request, caps: variant.rejects(request, as_gpu(caps)),
+        yields=lambda request, caps: variant.yields(request, as_gpu(caps)),
+    )
+
+
+@oplet.hookimpl
+def variants() -> list[oplet.Variant]:
+    return [gpu_variant(variant) for variant in plugin.variants()]
+
+
+@pytest.fixture(scope="module", params=[None, "floor"], ids=["most", "floor"])
+def registry(request: pytest.FixtureRequest) -> oplet.Registry:
+    """At the floor a tile that needs more workgroup memory or invocations than every device has does not compile."""
+    experimental = request.param is None
+    registry = oplet.Registry(device=oplet.open_device(limits=request.param, experimental=experimental), discover=False)
+    hooks = {name: getattr(plugin, name) for name in ("manifest", "infer", "reference", "templates")}
+    registry.register(OP, SimpleNamespace(**hooks, variants=variants))
+    return registry
+
+
+def arrays_of(size: tuple[int, int, int], dtype: str, ta: int, tb: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    m, n, k = size
+    return {
+        "A": rng.standard_normal((k, m) if ta else (m, k)).astype(dtype),
+        "B": rng.standard_normal((n, k) if tb else (k, n)).astype(dtype),
+        "C": rng.standard_normal(n).astype(dtype),
+    }
+
+
+def run(registry: oplet.Registry, arrays: Mapping[str, np.ndarray], attributes: dict[str, int]) -> list[str]:
+    """Runs every variant that accepts the call; what each got wrong."""
+    op = registry[OP]
+    request = op.bind({name: oplet.TensorSpec.of(array) for name, array in arrays.items()}, attributes)
+    want, allowed = op.reference(request, arrays)["Y"], scale(request, arrays)["Y"]
+    found, ran = [], 0
+    for variant in op.variants:
+        if variant.rejects(request, registry.device.capabilities) is None:
+            ran += 1
+            got = registry.run(OP, attrs=attributes, variant=variant.name, **arrays).numpy()
+            if worst := compare(got, want, TOLERANCE, allowed):
+                found.append(f"{variant.name}: {worst.describe('Y', TOLERANCE)}")
+    assert ran >= 2
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_float32(registry: oplet.Registry, size: tuple[int, int, int]) -> None:
+    for ta, tb in ((0, 0), (1, 1)):
+        assert run(registry, arrays_of(size, "float32", ta, tb), {"transA": ta, "transB": tb}) == []
+
+
+@pytest.mark.parametrize("size", SIZES[:4], ids=str)
+def test_float16(registry: oplet.Registry, size: tuple[int, int, int]) -> None:
+    if "shader-f16" not in registry.device.capabilities.features:
+        pytest.skip("float16 needs the device feature shader-f16")
+    for ta, tb in ((0, 1), (1, 0)):
+        assert run(registry, arrays_of(size, "float16", ta, tb), {"transA": ta, "transB": tb}) == []
