@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,12 +11,24 @@ import attrs
 import oplet
 import pytest
 from environments import ROOT
+from oplet import errors
 from oplet.bench import Report, Result, Timing
+from oplet.errors import OpletError, PluginError
 
 sys.path.append(str(ROOT / "docs"))
 
 import measured_pages
 import op_pages
+
+
+def test_the_page_of_errors_has_them_all() -> None:
+    told = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)?", (ROOT / "docs/errors.md").read_text("utf-8"), re.MULTILINE)
+    there = {
+        (error.__name__, next((base.__name__ for base in error.__bases__ if base is not OpletError), ""))
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, OpletError) and error not in (OpletError, PluginError)
+    }
+    assert sorted(told) == sorted(there)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ The page holds all that it shows, runs no script and asks no network for anythin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs as records
@@ -134,7 +134,9 @@ def _roofline(report: Report, ran: Numbered) -> Plot | None:
     x = Axis.over([ridge / 4, ridge * 4, *(intensity for *_, intensity in cases)], _LEFT, _RIGHT, "FLOP/byte")
     rates = [one.flops_per_second for _, one, _ in cases]
     # Down to where the roof meets the left edge, unless that is far below everything.
-    y = Axis.over([*rates, report.fma * 1.5, max(report.copy * x.low, min(rates) / 10)], _BOTTOM, _TOP, "FLOP/s")
+    y = Axis.over(
+        [*rates, report.fma, report.fma * 1.5, max(report.copy * x.low, min(rates) / 10)], _BOTTOM, _TOP, "FLOP/s"
+    )
     begin = max(x.low, y.low / report.copy)
     middle = math.sqrt(begin * ridge)
     roof = [(begin, begin * report.copy), (ridge, report.fma), (x.high, report.fma)]
@@ -237,11 +239,13 @@ class Bars:
             return None
         least = max(result.bytes / report.copy, result.flops / report.fma)
         peers = {name: time for name, time in result.peers.items() if isinstance(time, Timing)}
-        longest = max(least, ours.median, *(time.median for time in peers.values()), 0.0)
-        share: Callable[[float], float] = lambda seconds: round(100 * seconds / longest, 2)  # noqa: E731
+        longest = max(least, ours.median, *(time.median for time in peers.values()))
+
+        def share(seconds: float) -> float:
+            return round(100 * seconds / longest, 2)
+
         bars = [Bar(result.variant, table.seconds(ours), share(ours.median), ours=True)]
-        bars += [
-            Bar(name, f"{table.seconds(time)}, {time.median / ours.median:.2f}×", share(time.median), ours=False)
-            for name, time in peers.items()
-        ]
+        for name, time in peers.items():
+            words = f"{table.seconds(time)}, {time.median / ours.median:.2f}×"
+            bars.append(Bar(name, words, share(time.median), ours=False))
         return cls(number, result.case, bars, share(least))
