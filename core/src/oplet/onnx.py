@@ -224,8 +224,7 @@ class InferenceSession:
         self._uploaded: dict[str, Tensor] = {}
         self._inputs = tuple(_node_arg(one) for one in graph.input)
         self._outputs = tuple(_node_arg(one) for one in graph.output)
-        inferred = onnx.shape_inference.infer_shapes(model).graph
-        self._types = {one.name: one for one in (*inferred.input, *inferred.value_info, *inferred.output)}
+        self._types = _types_of(model)
         self._nodes: list[_DeviceNode | _HostNode] = []
         known = {*self._constants, *(one.name for one in graph.input)}
         for number, node in enumerate(graph.node):
@@ -496,6 +495,15 @@ def _load(source: str | os.PathLike[str] | bytes) -> Any:
     raise InputError(
         f"model: {name}: not an ONNX model\n{fault}\npass a model's file, or its bytes", argument="model"
     ) from cause
+
+
+def _types_of(model: Any) -> dict[str, Any]:
+    """The type of each value where the model tells it or onnx infers it."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # protobuf's limit of 2 GB, in one of several errors; what the model itself tells will do
+        graph = model.graph
+    return {one.name: one for one in (*graph.input, *graph.value_info, *graph.output)}
 
 
 def _op_id(domain: str, op_type: str) -> str:

@@ -87,6 +87,10 @@ class Registry:
 
     A registry is cheap to make; its device opens at the first call that needs one. Listing ops,
     `register` and `variant="reference"` need none.
+
+    Threads may share a registry, its device and its tensors: calls take turns on the device, and a `numpy()` has
+    its turn until the device is done. Only a batch is one thread's own: until it ends, another thread that reads or
+    runs on its tensors gets a DeviceError. Coroutines use `run_async` and `Tensor.numpy_async`.
     """
 
     def __init__(
