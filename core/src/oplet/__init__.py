@@ -13,7 +13,7 @@ from typing import Any
 
 from oplet.buffers import Tensor
 from oplet.capabilities import Capabilities
-from oplet.device import Device, open_device
+from oplet.device import Device
 from oplet.errors import (
     DeviceError,
     InputError,
@@ -30,7 +30,7 @@ from oplet.errors import (
 )
 from oplet.hookspecs import hookimpl
 from oplet.manifest import Manifest
-from oplet.profile import Profile
+from oplet.opening import open_device
 from oplet.registry import Explanation, Registry, default_registry
 from oplet.request import Request, TensorSpec
 from oplet.variant import Binding, Launch, Rejection, Variant
@@ -52,7 +52,6 @@ __all__ = [
     "PluginContractError",
     "PluginError",
     "PluginLoadError",
-    "Profile",
     "Registry",
     "Rejection",
     "Request",

@@ -1,375 +1,35 @@
-"""A WebGPU device: opening one, moving data, and submitting work."""
+"""A WebGPU device: moving data, compiling plans and submitting work. `oplet.opening` makes one."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import math
-import os
-import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import numpy as np
 
-from oplet import capabilities
-from oplet.buffers import COPY_DST, COPY_SRC, QUERY_RESOLVE, TENSOR_USAGE, UNIFORM, Buffer, Pool, host_array, padded
-from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
-from oplet.errors import DeviceError, InputError, OpletError, ShaderError
-from oplet.pipelines import COMPUTE, Pipeline, Pipelines
+from oplet.batch import Batch, Recording, current_batch, open_batches
+from oplet.buffers import TENSOR_USAGE, Buffer, Pool, host_array, padded
+from oplet.capabilities import Capabilities
+from oplet.errors import DeviceError, OpletError, ShaderError
+from oplet.pipelines import Pipeline, Pipelines
 from oplet.profile import Profile, Stamps, current_profile, open_profiles
 from oplet.shader import fold, param_bytes
 from oplet.variant import Launch, Plan
+from oplet.webgpu import COMPUTE, COPY_DST, COPY_SRC, QUERY_RESOLVE, UNIFORM, Implementation, api, tick_ns
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
 
-Implementation = Literal["wgpu", "dawn"]
-
 #: bind groups that a device keeps; past it the longest unused is let go of
 MAX_BIND_GROUPS = 4096
 
-#: device toggles of Dawn that `unchecked=True` enables
-DAWN_UNCHECKED = ("disable_robustness", "disable_workgroup_init")
-
-_BACKENDS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "D3D12", "DX12": "D3D12"}
-_RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
-_FEATURE_NAMES: Mapping[Implementation, Mapping[str, str]] = {
-    # wgpu lists `subgroup`; asking it for WebGPU's `subgroups` succeeds and grants nothing. Its
-    # cooperative-matrix is listed, but refused by request_device.
-    "wgpu": {"subgroups": "subgroup", "shader-f16": "shader-f16", "timestamp-query": "timestamp-query"},
-    "dawn": {
-        "subgroups": "subgroups",
-        "shader-f16": "shader-f16",
-        "timestamp-query": "timestamp-query",
-        "subgroup-matrix": "chromium-experimental-subgroup-matrix",
-    },
-}
-
 _serials = itertools.count(1)
-
-
-# Opening ---------------------------------------------------------------------------------------------
-
-
-def open_device(
-    *,
-    power: Literal["high", "low"] | None = None,
-    adapter: str | None = None,
-    webgpu: Implementation | None = None,
-    features: Collection[str] | None = None,
-    limits: Literal["floor"] | Mapping[str, int] | None = None,
-    experimental: bool = False,
-    unchecked: bool = False,
-    max_bytes: int | None = None,
-) -> Device:
-    """Opens a device on a Vulkan, Metal or D3D12 adapter. An OpenGL adapter is never used.
-
-    Args:
-        power: "high" prefers a discrete GPU, "low" an integrated one; None is "high". A software driver
-            comes last either way.
-        adapter: part of the adapter's name, in any case; default `OPLET_ADAPTER`, else any.
-        webgpu: "wgpu" (default) or "dawn" (needs the extra `oplet[dawn]`); default `OPLET_WEBGPU`.
-        features: optional features to have, of `oplet.capabilities.FEATURES`; None takes all that the adapter
-            has, [] none.
-        limits: None takes all that the adapter allows; "floor" what every WebGPU device allows; or limits
-            by WebGPU's names, the rest as the adapter allows.
-        experimental: also request features that no WebGPU standard has: subgroup matrices, on Dawn.
-        unchecked: compile shaders without bounds checks and loop limits. Faster, and an out-of-bounds access
-            in a shader then does what it does: only for ops whose every access you trust.
-        max_bytes: most device memory that tensors and idle buffers may hold together, in bytes.
-
-    Raises:
-        DeviceError: no adapter (with what to install), or one that lacks what was asked for.
-        InputError: an argument that is not one of those above.
-    """
-    implementation = _implementation(webgpu)
-    check_max_bytes(max_bytes)
-    _one_of("power", power, ("high", "low", None))
-    if adapter is not None and not isinstance(adapter, str):
-        raise InputError(f"adapter: {adapter!r} is not a part of an adapter's name\npass a string", argument="adapter")
-    if features is not None and (isinstance(features, str) or not isinstance(features, Collection)):
-        raise InputError(
-            f"features: {features!r} is not a list of features\npass one such as ['shader-f16']", argument="features"
-        )
-    for name in features or ():
-        _one_of("features", name, capabilities.FEATURES)
-    if "subgroup-matrix" in (features or ()) and not experimental:
-        raise InputError("features: 'subgroup-matrix' is experimental\npass experimental=True too", argument="features")
-    found = _choose_adapter(implementation, power, adapter or os.environ.get("OPLET_ADAPTER"))
-    info = adapter_of(found)
-    names = _FEATURE_NAMES[implementation]
-    offered = [
-        name
-        for name in capabilities.FEATURES
-        if names.get(name) in found.features and (experimental or name != "subgroup-matrix")
-    ]
-    if features is not None:
-        if missing := [name for name in features if name not in offered]:
-            raise DeviceError(
-                f"{info.name} on {implementation} does not have the feature {missing[0]}\n"
-                f"it has: {', '.join(offered) or 'none'}\nopen it with fewer features, or another adapter"
-            )
-        offered = list(features)
-    granted = _limits(found, info, limits)
-    try:
-        gpu = _request_device(
-            implementation,
-            found,
-            required_features=[names[name] for name in offered],
-            required_limits={capabilities.kebab(name): value for name, value in granted.items()},
-            unchecked=unchecked,
-        )
-    except DeviceError:
-        raise
-    except Exception as error:  # RuntimeError from one implementation, GPUError from the other
-        raise DeviceError(
-            f"{info.name} on {implementation} refused a device\n{error}\n`oplet doctor` shows adapters and drivers"
-        ) from error
-    return Device(
-        gpu,
-        _capabilities(gpu, implementation, info, offered),
-        implementation=implementation,
-        unchecked=unchecked,
-        max_bytes=max_bytes,
-    )
-
-
-def check_max_bytes(max_bytes: object) -> None:
-    """Raises InputError for what is no limit of memory."""
-    if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
-        raise InputError(
-            f"max_bytes: {max_bytes!r} is not a number of bytes\npass an int, or None", argument="max_bytes"
-        )
-
-
-def wrap_device(gpu: Any, *, max_bytes: int | None = None) -> Device:
-    """A device of yours, a wgpu or wgpudawn GPUDevice: oplet uses it and never destroys it.
-
-    Raises:
-        InputError: it is not such a device.
-    """
-    package = type(gpu).__module__.partition(".")[0]
-    implementations: dict[str, Implementation] = {"wgpu": "wgpu", "wgpudawn": "dawn"}
-    implementation = implementations.get(package)
-    if implementation is None or not hasattr(gpu, "create_compute_pipeline"):
-        raise InputError(
-            f"device: {type(gpu).__name__} is neither an oplet Device nor a wgpu or wgpudawn GPUDevice\n"
-            "pass oplet.open_device(…), or nothing for the default",
-            argument="device",
-        )
-    granted = [name for name, own in _FEATURE_NAMES[implementation].items() if own in gpu.features]
-    caps = _capabilities(gpu, implementation, adapter_of(gpu.adapter), granted)
-    return Device(gpu, caps, implementation=implementation, unchecked=False, max_bytes=max_bytes)
-
-
-def adapters(webgpu: Implementation | None = None) -> list[tuple[Adapter, frozenset[str]]]:
-    """The usable adapters and the optional features that each offers, the preferred one first."""
-    implementation = _implementation(webgpu)
-    names = _FEATURE_NAMES[implementation]
-    return [
-        (adapter_of(found), frozenset(name for name, own in names.items() if own in found.features))
-        for found in _usable_adapters(implementation)
-    ]
-
-
-def _implementation(webgpu: str | None) -> Implementation:
-    name = webgpu or os.environ.get("OPLET_WEBGPU") or "wgpu"
-    _one_of("webgpu" if webgpu else "OPLET_WEBGPU", name, ("wgpu", "dawn"))
-    return "dawn" if name == "dawn" else "wgpu"
-
-
-def _one_of(argument: str, value: object, allowed: Sequence[object]) -> None:
-    if value not in allowed:
-        raise InputError(
-            f"{argument}: {value!r} is not one of {', '.join(map(repr, allowed))}\ntake one of these", argument=argument
-        )
-
-
-def _api(implementation: Implementation) -> Any:
-    package = {"wgpu": "wgpu", "dawn": "wgpudawn"}[implementation]
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        extra = "oplet[dawn]" if implementation == "dawn" else "oplet"
-        raise DeviceError(f"{package} cannot be imported: {error}\npip install '{extra}'") from error
-
-
-def _usable_adapters(implementation: Implementation) -> list[Any]:
-    api = _api(implementation)
-    if implementation == "dawn":
-        _set_dawn_toggles()
-    # Vulkan's loader complains on stderr without it; no window is ever opened.
-    if sys.platform == "linux":
-        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-    try:
-        found = api.gpu.enumerate_adapters_sync()
-    except Exception as error:  # whatever a missing or broken driver makes of it
-        raise DeviceError(f"{implementation} cannot list adapters\n{error}\n{_install_hint(implementation)}") from error
-    # Without a Vulkan driver wgpu offers an OpenGL adapter and makes a device from it, which lacks much.
-    usable = [one for one in found if one.info["backend_type"] in _BACKENDS]
-    return sorted(usable, key=lambda one: _RANK.get(one.info["adapter_type"], 3))
-
-
-def _set_dawn_toggles() -> None:
-    """Once in a process, before its first adapter, always the same: they cannot be changed later."""
-    if getattr(_set_dawn_toggles, "done", False):
-        return
-    extras = importlib.import_module("wgpudawn.backends.dawn.extras")
-    with contextlib.suppress(RuntimeError):  # the user's own instance exists already, with the user's toggles
-        extras.set_instance_extras(
-            # f16 on NVIDIA is refused for drivers before 615.71 without the second; the first is needed for
-            # subgroup matrices and changes nothing where they are not requested.
-            enable_toggles=["allow_unsafe_apis", "vulkan_enable_f16_on_nvidia"],
-            # Quantised, a timestamp moves in steps of 65.5 µs.
-            disable_toggles=["timestamp_quantization"],
-        )
-    _set_dawn_toggles.done = True  # type: ignore[attr-defined]
-
-
-def _choose_adapter(implementation: Implementation, power: str | None, name: str | None) -> Any:
-    usable = _usable_adapters(implementation)
-    if not usable:
-        raise DeviceError(f"{implementation} finds no Vulkan, Metal or D3D12 adapter\n{_install_hint(implementation)}")
-    if power == "low":
-        usable.sort(key=lambda one: {"IntegratedGPU": -1}.get(one.info["adapter_type"], _RANK["DiscreteGPU"]))
-        usable.sort(key=lambda one: one.info["adapter_type"] == "CPU")
-    if not name:
-        return usable[0]
-    for one in usable:
-        if name.casefold() in one.info["device"].casefold():
-            return one
-    known = ", ".join(repr(one.info["device"]) for one in usable)
-    raise DeviceError(f"adapter: no adapter's name contains {name!r}\nthere are: {known}\nname one of them")
-
-
-def _install_hint(implementation: Implementation) -> str:
-    if sys.platform == "linux":
-        hint = (
-            "install the Vulkan driver of your GPU, or a software one: apt-get install mesa-vulkan-drivers "
-            "(Debian, Ubuntu), dnf install mesa-vulkan-drivers (Fedora), pacman -S vulkan-swrast (Arch)"
-        )
-    elif sys.platform == "darwin":
-        hint = "oplet needs Metal: macOS 11 or later, and not a virtual machine without a GPU"
-    else:
-        hint = "oplet needs D3D12 or Vulkan: update Windows and the driver of your GPU"
-    # Dawn refuses old drivers, Debian 12's Mesa among them.
-    return f"{hint}; or use wgpu, which takes more drivers" if implementation == "dawn" else hint
-
-
-def adapter_of(found: Any) -> Adapter:
-    """What an implementation's adapter says of itself."""
-    info = found.info
-    return Adapter(
-        name=info["device"] or info["description"],
-        vendor=info["vendor"],
-        backend=_BACKENDS.get(info["backend_type"], info["backend_type"]),
-        is_cpu=info["adapter_type"] == "CPU",
-        driver=info["description"],
-    )
-
-
-def _limits(found: Any, info: Adapter, limits: object) -> dict[str, int]:
-    most = capabilities.webgpu_limits(found.limits)
-    if limits is None:
-        return most
-    if limits == "floor":
-        # A minimum alignment is better the smaller it is, so the floor is the largest.
-        wanted = dict(capabilities.FLOOR)
-    elif isinstance(limits, Mapping):
-        for name, value in limits.items():
-            _one_of("limits", name, tuple(capabilities.FLOOR))
-            if isinstance(value, bool) or not isinstance(value, int) or _poorer(name, value, capabilities.FLOOR[name]):
-                raise InputError(
-                    f"limits: {name} {value!r} is not an int as good as {capabilities.FLOOR[name]}\n"
-                    "every device has that; ask for more, or leave it out",
-                    argument="limits",
-                )
-        wanted = {**most, **limits}
-    else:
-        raise InputError(
-            f"limits: {limits!r} is neither None, 'floor' nor a mapping\npass one such as {{'maxBufferSize': 1 << 30}}",
-            argument="limits",
-        )
-    for name, value in wanted.items():
-        if _poorer(name, most[name], value):
-            raise DeviceError(
-                f"{info.name}: {name} {value} was asked for, and {most[name]} is what the adapter allows\n"
-                "open it with limits that it has, or another adapter"
-            )
-    return wanted
-
-
-def _poorer(limit: str, value: int, other: int) -> bool:
-    return value > other if limit.startswith("min") else value < other
-
-
-def _request_device(
-    implementation: Implementation,
-    found: Any,
-    *,
-    required_features: Sequence[str],
-    required_limits: Mapping[str, int],
-    unchecked: bool,
-) -> Any:
-    if not unchecked:
-        return found.request_device_sync(
-            label="oplet", required_features=list(required_features), required_limits=dict(required_limits)
-        )
-    if implementation == "dawn":
-        extras = importlib.import_module("wgpudawn.backends.dawn.extras")
-        return extras.request_device_sync(
-            found,
-            label="oplet",
-            required_features=list(required_features),
-            required_limits=dict(required_limits),
-            enable_toggles=DAWN_UNCHECKED,
-        )
-    native = importlib.import_module("wgpu.backends.wgpu_native._api")
-    needed = ("GPUShaderModule", "new_struct_p", "to_c_string_view", "ffi", "lib", "libf")
-    if not all(hasattr(native, name) for name in needed) or not hasattr(
-        native.lib, "wgpuDeviceCreateShaderModuleTrusted"
-    ):
-        raise DeviceError("this wgpu cannot compile unchecked shaders\nopen the device without unchecked=True")
-    return found.request_device_sync(
-        label="oplet", required_features=list(required_features), required_limits=dict(required_limits)
-    )
-
-
-def _capabilities(gpu: Any, implementation: Implementation, info: Adapter, granted: Sequence[str]) -> Capabilities:
-    dialect: Dialect = "tint" if implementation == "dawn" else "naga"
-    features = set(granted)
-    try:
-        size = capabilities.measure_subgroup_size(gpu, dialect) if "subgroups" in features else 0
-    except _api(implementation).GPUError as error:
-        raise DeviceError(
-            f"{info.name} on {implementation}: the device does not work\n{error}\n"
-            "`oplet doctor` shows adapters and drivers"
-        ) from error
-    if not size:
-        features.discard("subgroups")
-    configs: tuple[SubgroupMatrixConfig, ...] = ()
-    if "subgroup-matrix" in features:
-        extras = importlib.import_module("wgpudawn.backends.dawn.extras")
-        configs = tuple(
-            SubgroupMatrixConfig(
-                config["component_type"], config["result_component_type"], config["m"], config["n"], config["k"]
-            )
-            for config in extras.get_adapter_properties(gpu.adapter).get("subgroup_matrix_configs") or ()
-        )
-        if not configs or not size:
-            features.discard("subgroup-matrix")
-            configs = ()
-    limits = capabilities.webgpu_limits(gpu.limits)
-    return Capabilities(frozenset(features), limits, size, configs, dialect, info)
-
-
-# Running ---------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False)
@@ -402,47 +62,6 @@ class Program:
     steps: tuple[Step, ...]
 
 
-class Recording:
-    """Commands that will be submitted together, and the buffers that they use."""
-
-    __slots__ = ("encoder", "keep", "owner", "pass_", "stamps", "state")
-
-    def __init__(self, owner: Batch) -> None:
-        self.owner = owner
-        self.state: Literal["open", "submitted", "discarded"] = "open"
-        self.keep: list[Buffer] = []
-        self.encoder: Any = None
-        self.pass_: Any = None
-        self.stamps: dict[Profile, Stamps] = {}
-
-    def end_pass(self) -> None:
-        """Ends the compute pass, if one is open."""
-        if self.pass_ is not None:
-            self.pass_.end()
-            self.pass_ = None
-
-    def close(self, state: Literal["submitted", "discarded"]) -> None:
-        """Lets go of all but the outcome, which the tensors it was to fill ask for."""
-        self.state = state
-        self.keep.clear()
-        self.stamps.clear()
-        self.encoder = self.pass_ = None
-
-
-class Batch:
-    """Runs recorded for one submit. See `Registry.batch`."""
-
-    __slots__ = ("device", "recording")
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.recording: Recording = Recording(self)
-
-
-# Batches open in this context, innermost last. A thread starts with none.
-_open_batches: ContextVar[tuple[Batch, ...]] = ContextVar("oplet_open_batches", default=())
-
-
 class Device:
     """An open device. Made by `open_device`, shared by any number of registries.
 
@@ -467,7 +86,7 @@ class Device:
         self.capabilities = caps
         self.implementation = implementation
         self.unchecked = unchecked
-        self._gpu_error: type[Exception] = _api(implementation).GPUError
+        self._gpu_error: type[Exception] = api(implementation).GPUError
         self.pool = Pool(self._create_buffer, caps.limits["maxBufferSize"], max_bytes)
         self.pipelines = Pipelines(gpu, caps, self._gpu_error, unchecked=unchecked)
         self._bind_groups: OrderedDict[tuple[int, ...], Any] = OrderedDict()
@@ -749,11 +368,8 @@ class Device:
 
     @property
     def tick_ns(self) -> float:
-        """Nanoseconds of a timestamp's tick: WebGPU's unit is the nanosecond, wgpu-native hands on the driver's."""
-        if self.implementation == "dawn":
-            return 1.0
-        native = importlib.import_module("wgpu.backends.wgpu_native._api")
-        return float(native.lib.wgpuQueueGetTimestampPeriod(self.gpu.queue._internal))
+        """Nanoseconds of a timestamp's tick."""
+        return tick_ns(self.implementation, self.gpu)
 
     def _bind_group(self, program: Program, step: Step, held: list[Buffer]) -> Any:
         key = (step.serial, *[held[index].serial for index, _ in step.slots])
@@ -787,7 +403,7 @@ class Device:
         encoder = self.gpu.create_command_encoder()
         profile = current_profile(self)
         if profile is not None:
-            stamps = Stamps(profile)
+            stamps = profile.stamps()
             stamps.dispatch(encoder, program, groups)
             stamps.resolve(encoder)
             self.gpu.queue.submit([encoder.finish()])
@@ -805,7 +421,7 @@ class Device:
         profile = current_profile(self)
         if profile is not None:
             recording.end_pass()
-            recording.stamps.setdefault(profile, Stamps(profile)).dispatch(recording.encoder, program, groups)
+            recording.stamps.setdefault(profile, profile.stamps()).dispatch(recording.encoder, program, groups)
             return
         if recording.pass_ is None:
             recording.pass_ = recording.encoder.begin_compute_pass()
@@ -848,30 +464,32 @@ class Device:
             yield
             return
         batch = Batch(self)
-        _open_batches.set((*_open_batches.get(), batch))
+        open_batches.set((*open_batches.get(), batch))
         try:
             yield
             with self._lock:
                 self._flush(batch)
         finally:
             # Not reset(token), which raises in another context: a generator may be closed in one.
-            _open_batches.set(tuple(other for other in _open_batches.get() if other is not batch))
+            open_batches.set(tuple(other for other in open_batches.get() if other is not batch))
             batch.recording.close("discarded")
 
     @contextlib.contextmanager
     def profile(self) -> Iterator[Profile]:
         """See `Registry.profile`."""
+        from oplet.profile import Profile
+
         profile = Profile(self)
-        open_profiles.set((*open_profiles.get(), profile))
+        _open_profiles.set((*_open_profiles.get(), profile))
         try:
             yield profile
         finally:
-            open_profiles.set(tuple(other for other in open_profiles.get() if other is not profile))
+            _open_profiles.set(tuple(other for other in _open_profiles.get() if other is not profile))
         with self._lock, self._errors():
             batch = current_batch(self)
             if batch is not None:
                 self._flush(batch)
-            profile.close()
+            profile.close(current_profile(self))
 
     # Faults
 
@@ -917,11 +535,3 @@ def _dispatch(compute: Any, program: Program, groups: list[Any]) -> None:
         compute.set_pipeline(step.pipeline.gpu)
         compute.set_bind_group(0, group)
         compute.dispatch_workgroups(*step.grid)
-
-
-def current_batch(device: Device) -> Batch | None:
-    """The batch of a device that is open in this context."""
-    for batch in reversed(_open_batches.get()):
-        if batch.device is device and batch.recording.state == "open":
-            return batch
-    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -150,17 +149,20 @@ class Profile:
 
     # What the device does with it
 
+    def stamps(self) -> Stamps:
+        """For the launches of one submit."""
+        return Stamps(self)
+
     def submitted(self, stamps: Stamps) -> None:
         """Takes over the timestamps of what was submitted."""
         self._unread += stamps.queries
         if len(self._unread) > MAX_UNREAD:
             self._read_back()
 
-    def close(self) -> None:
-        """Waits for the device and completes `launches`."""
+    def close(self, outer: Profile | None) -> None:
+        """Waits for the device and completes `launches`; a profile around this one gets them too."""
         self._read_back()
         self.launches = tuple(sorted(self._read, key=lambda one: one.begin))
-        outer = current_profile(self.device)
         if outer is not None:
             outer._read += self.launches
 
@@ -242,15 +244,3 @@ class Stamps:
         # In the encoder that wrote them, and no more than it wrote: a driver may wait forever for the others.
         for queries in self.queries:
             encoder.resolve_query_set(queries.gpu, 0, 2 * len(queries.launches), queries.resolved, 0)
-
-
-# Profiles open in this context, innermost last. A thread starts with none.
-open_profiles: ContextVar[tuple[Profile, ...]] = ContextVar("oplet_open_profiles", default=())
-
-
-def current_profile(device: Device) -> Profile | None:
-    """The innermost profile of a device that is open in this context."""
-    for profile in reversed(open_profiles.get()):
-        if profile.device is device:
-            return profile
-    return None

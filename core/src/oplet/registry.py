@@ -8,20 +8,23 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 import numpy as np
 
 from oplet import discovery
-from oplet.buffers import COPY_DST, COPY_SRC, STORAGE, Buffer, Tensor, padded, spec_of
-from oplet.device import Device, Program, check_max_bytes, open_device, wrap_device
+from oplet.buffers import TENSOR_USAGE, Buffer, Tensor, padded, spec_of
+from oplet.device import Device, Program
 from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
 from oplet.op import REFERENCE, Op
-from oplet.profile import Profile
+from oplet.opening import check_max_bytes, open_device, wrap_device
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.variant import Rejection
+
+if TYPE_CHECKING:
+    from oplet.profile import Profile
 
 #: calls that a registry remembers; past it the oldest is forgotten
 MAX_CALLS = 1024
@@ -317,11 +320,10 @@ class Registry:
                 "make it with registry.device.gpu.create_buffer(…)",
                 argument="buffer",
             )
-        needed = STORAGE | COPY_SRC | COPY_DST
-        if buffer.usage & needed != needed:
+        if buffer.usage & TENSOR_USAGE != TENSOR_USAGE:
             raise InputError(
                 f"buffer: its usage {buffer.usage:#x} lacks one of STORAGE, COPY_SRC and COPY_DST\n"
-                f"make it with usage={needed:#x}",
+                f"make it with usage={TENSOR_USAGE:#x}",
                 argument="buffer",
             )
         if buffer.size < padded(spec.nbytes):
