@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from oplet.device import adapters
 from oplet.errors import DeviceError
+from oplet.opening import adapters
 
 try:
     found = adapters(sys.argv[1])  # type: ignore[arg-type]  # it names the two that it takes

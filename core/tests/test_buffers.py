@@ -9,8 +9,9 @@ import numpy as np
 import oplet
 import pytest
 from oplet import DeviceError, InputError
-from oplet.buffers import COPY_DST, COPY_SRC, IDLE_BYTES, STORAGE, Pool, bucket, padded
+from oplet.buffers import IDLE_BYTES, Pool, bucket, padded
 from oplet.request import DTYPES
+from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE
 
 SCALE = acme_scale.ID
 USAGE = STORAGE | COPY_SRC | COPY_DST

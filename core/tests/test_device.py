@@ -12,7 +12,7 @@ import oplet
 import pytest
 from oplet import Binding, DeviceError, InputError, Launch, TensorSpec, Variant
 from oplet.capabilities import FEATURES, FLOOR
-from oplet.device import adapters
+from oplet.opening import adapters
 
 SCALE = acme_scale.ID
 ONES = np.ones((3, 5), np.float32)
@@ -180,10 +180,10 @@ def test_the_order_of_adapters_and_none_of_opengl(monkeypatch: pytest.MonkeyPatc
         ("virtual", "D3D12", "VirtualGPU"),
         ("large", "DX12", "DiscreteGPU"),
     )
-    monkeypatch.setattr("oplet.device._api", lambda implementation: found)
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: found)
     assert [adapter.name for adapter, _ in adapters("wgpu")] == ["large", "small", "virtual", "software"]
     assert [adapter.backend for adapter, _ in adapters("wgpu")] == ["D3D12", "Metal", "D3D12", "Vulkan"]
-    chosen = importlib.import_module("oplet.device")._choose_adapter
+    chosen = importlib.import_module("oplet.opening")._choose_adapter
     assert chosen("wgpu", None, None).info["device"] == "large"
     assert chosen("wgpu", "low", None).info["device"] == "small"
     assert chosen("wgpu", "low", "SOFT").info["device"] == "software"
@@ -193,8 +193,8 @@ def test_the_order_of_adapters_and_none_of_opengl(monkeypatch: pytest.MonkeyPatc
 
 def test_low_power_is_still_no_software_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Adapters(("software", "Vulkan", "CPU"), ("large", "Vulkan", "DiscreteGPU"))
-    monkeypatch.setattr("oplet.device._api", lambda implementation: found)
-    chosen = importlib.import_module("oplet.device")._choose_adapter
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: found)
+    chosen = importlib.import_module("oplet.opening")._choose_adapter
     assert chosen("wgpu", "low", None).info["device"] == "large"
 
 
@@ -206,7 +206,7 @@ def test_low_power_is_still_no_software_driver(monkeypatch: pytest.MonkeyPatch) 
 def test_no_adapter_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, found: Adapters, platform: str, advice: str
 ) -> None:
-    monkeypatch.setattr("oplet.device._api", lambda implementation: found)
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: found)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(DeviceError) as caught:
         oplet.open_device(webgpu="wgpu")

@@ -13,13 +13,11 @@ import numpy as np
 
 from oplet.errors import DeviceError, InputError
 from oplet.request import DTYPES, TensorSpec, shape_text
+from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE
 
 if TYPE_CHECKING:
-    from oplet.device import Device, Recording
-
-# WebGPU's GPUBufferUsage flags, which both implementations take as integers.
-COPY_SRC, COPY_DST, UNIFORM, STORAGE = 0x4, 0x8, 0x40, 0x80
-QUERY_RESOLVE = 0x200
+    from oplet.batch import Recording
+    from oplet.device import Device
 
 #: usage of every buffer that oplet makes for a tensor
 TENSOR_USAGE = STORAGE | COPY_SRC | COPY_DST

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 
+from oplet.webgpu import COPY_SRC, STORAGE
+
 #: the WGSL compilers: wgpu's and Dawn's
 Dialect = Literal["naga", "tint"]
 
@@ -115,7 +117,7 @@ def measure_subgroup_size(gpu: Any, dialect: Dialect) -> int:
         "fn main(@builtin(local_invocation_index) i: u32, @builtin(subgroup_size) size: u32,\n"
         "        @builtin(subgroup_invocation_id) lane: u32) { seen[i] = vec2<u32>(size, lane); }\n"
     )
-    buffer = gpu.create_buffer(label="oplet subgroup probe", size=8 * invocations, usage=0x80 | 0x4)
+    buffer = gpu.create_buffer(label="oplet subgroup probe", size=8 * invocations, usage=STORAGE | COPY_SRC)
     pipeline = gpu.create_compute_pipeline(
         layout="auto", compute={"module": gpu.create_shader_module(code=wgsl), "entry_point": "main"}
     )

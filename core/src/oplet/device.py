@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
-from oplet.batch import Batch, Recording, current_batch, open_batches
+from oplet.batch import Batch, Recording, current_batch, current_profile, open_batches, open_profiles
 from oplet.buffers import TENSOR_USAGE, Buffer, Pool, host_array, padded
 from oplet.capabilities import Capabilities
 from oplet.errors import DeviceError, OpletError, ShaderError
 from oplet.pipelines import Pipeline, Pipelines
-from oplet.profile import Profile, Stamps, current_profile, open_profiles
 from oplet.shader import fold, param_bytes
 from oplet.variant import Launch, Plan
 from oplet.webgpu import COMPUTE, COPY_DST, COPY_SRC, QUERY_RESOLVE, UNIFORM, Implementation, api, tick_ns
 
 if TYPE_CHECKING:
+    from oplet.profile import Profile
     from oplet.templates import Templates
 
 #: bind groups that a device keeps; past it the longest unused is let go of
@@ -480,11 +480,11 @@ class Device:
         from oplet.profile import Profile
 
         profile = Profile(self)
-        _open_profiles.set((*_open_profiles.get(), profile))
+        open_profiles.set((*open_profiles.get(), profile))
         try:
             yield profile
         finally:
-            _open_profiles.set(tuple(other for other in _open_profiles.get() if other is not profile))
+            open_profiles.set(tuple(other for other in open_profiles.get() if other is not profile))
         with self._lock, self._errors():
             batch = current_batch(self)
             if batch is not None:

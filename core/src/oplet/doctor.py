@@ -18,9 +18,10 @@ from typing import Any
 
 import attrs
 
-from oplet.device import Implementation, adapters, open_device
 from oplet.errors import OpletError
+from oplet.opening import adapters, open_device
 from oplet.registry import Registry
+from oplet.webgpu import Implementation
 
 #: seconds that an implementation has to list its adapters and open a device
 PATIENCE = 60

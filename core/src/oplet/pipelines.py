@@ -14,14 +14,13 @@ from oplet.capabilities import Capabilities
 from oplet.errors import InputError, ShaderError
 from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader, dump
 from oplet.variant import Access, Launch
+from oplet.webgpu import COMPUTE, trusted_module
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
 
 #: pipelines that a device keeps; past it the longest unused is let go of
 MAX_PIPELINES = 512
-
-COMPUTE = 0x4  # GPUShaderStage.COMPUTE
 
 
 @attrs.frozen(eq=False)
@@ -121,7 +120,7 @@ class Pipelines:
 
     def _module(self, label: str, wgsl: str) -> Any:
         if self._unchecked and self._caps.dialect == "naga":
-            return _trusted_module(self._gpu, label, wgsl)
+            return trusted_module(self._gpu, label, wgsl)
         return self._gpu.create_shader_module(label=label, code=wgsl)
 
     def _layout(self, accesses: tuple[Access, ...]) -> Any:
@@ -158,24 +157,3 @@ def _shader_error(label: str, template: str, shader: Shader, message: str) -> Sh
         line=line,
         wgsl=shader.wgsl,
     )
-
-
-def _trusted_module(gpu: Any, label: str, wgsl: str) -> Any:
-    """A module without naga's bounds checks and loop limits, which wgpu-py does not expose.
-
-    Its private API is the only way; `open_device(unchecked=True)` has made sure that it is there.
-    """
-    from wgpu.backends.wgpu_native import _api as api
-
-    source = api.new_struct_p("WGPUShaderSourceWGSL *", code=api.to_c_string_view(wgsl))
-    source[0].chain.next = api.ffi.NULL
-    source[0].chain.sType = api.lib.WGPUSType_ShaderSourceWGSL
-    descriptor = api.new_struct_p(
-        "WGPUShaderModuleDescriptor *",
-        nextInChain=api.ffi.cast("WGPUChainedStruct *", source),
-        label=api.to_c_string_view(label),
-    )
-    checks = 0
-    # Through libf: called through lib, bad WGSL gives an invalid module instead of an exception.
-    handle = api.libf.wgpuDeviceCreateShaderModuleTrusted(gpu._internal, descriptor, checks)
-    return api.GPUShaderModule(label, handle, gpu)

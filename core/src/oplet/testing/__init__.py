@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oplet.device import Implementation
     from oplet.testing.checks import Outcome
     from oplet.testing.kit import Kit
+    from oplet.webgpu import Implementation
 
 __all__ = ["conformance", "examine"]
 

@@ -10,16 +10,18 @@ from typing import Any
 import attrs
 import numpy as np
 
-from oplet.device import Device, Implementation, open_device
+from oplet.device import Device
 from oplet.discovery import EXTENSIONS, Offer
 from oplet.errors import InputError, OpletError
 from oplet.op import Op
+from oplet.opening import open_device
 from oplet.registry import Registry
 from oplet.request import Request, TensorSpec
 from oplet.testing.compare import EXACT, Mismatch, Tolerance, compare
 from oplet.testing.guard import GuardPool, Seen
 from oplet.testing.suite import Arrays, Case, Suite
 from oplet.variant import Variant
+from oplet.webgpu import Implementation
 
 #: how each device of the kit is opened: real devices, never a faked capability
 SETUPS: Mapping[str, Mapping[str, Any]] = {
