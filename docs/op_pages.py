@@ -83,7 +83,7 @@ def page(op: Op, readme: str) -> str:
         ("distribution", f"`{op.dist}` {op.version}"),
         ("ONNX", f"domain `{op.id.rpartition('.')[0]}`, since version {manifest.since_version}"),
     ]
-    port = ("name", "ONNX's name", "type", "shape", "")
+    port = ("name, and ONNX's", "type and shape", "")
     parts = [
         f"# {op.id}\n",
         (begin.strip() or manifest.summary) + "\n",
@@ -102,7 +102,7 @@ def page(op: Op, readme: str) -> str:
     parts += [
         "### Variants\n",
         "In order of preference: the first one runs that neither rejects the call nor leaves it to another.\n"
-        f"`oplet explain {op.id} …` says which, and why. Every device has what is not in the second column.\n",
+        f"`oplet explain {op.id} …` says which, and why. Where the second column is empty, any device will do.\n",
         _table(("name", "needs of the device", ""), variants(op)),
         *(_outside_of_a_page(section) for section in rest),
     ]
@@ -117,7 +117,7 @@ def _port(manifest: Manifest, port: Port) -> tuple[str, ...]:
     dtypes = ", ".join(manifest.dtypes(port))
     kind = f"{port.type}: {dtypes}" if port.type in manifest.types else dtypes
     optional = "Optional. " if port.optional else ""
-    return f"`{port.name}`", f"`{port.upstream or port.name}`", kind, port.shape, optional + port.doc
+    return "<br>".join(f"`{name}`" for name in port.names), f"{kind}<br>{port.shape}", optional + port.doc
 
 
 def _attribute(attribute: Attribute) -> tuple[str, ...]:

@@ -58,9 +58,10 @@ def test_a_page_has_the_whole_contract(pages: dict[str, str]) -> None:
             continue
         manifest = registry[op].manifest
         for heading, ports in (("Inputs", manifest.inputs), ("Outputs", manifest.outputs)):
-            assert [row[:2] for row in rows(page, heading)] == [
-                [f"`{port.name}`", f"`{port.upstream or port.name}`"] for port in ports
+            assert [row[0] for row in rows(page, heading)] == [
+                "<br>".join(f"`{name}`" for name in port.names) for port in ports
             ]
+            assert all(port.shape in row[1] for row, port in zip(rows(page, heading), ports, strict=True))
         assert [row[0] for row in rows(page, "Attributes")] == [f"`{one.name}`" for one in manifest.attributes]
         assert [row[0] for row in rows(page, "Variants")] == [f"`{one.name}`" for one in registry[op].variants]
 
