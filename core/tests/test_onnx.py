@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,19 @@ def test_functions_of_a_model_are_inlined_but_for_a_plugins_own_op(registry: opl
     assert [one.op for one in session.report().placements] == ["com.acme.Scale"] * 2
 
 
+def test_threads_may_share_a_session(registry: oplet.Registry) -> None:
+    nodes = [scale(["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["c"]), scale(["c", "b"], ["y"])]
+    session = InferenceSession(model(nodes, initializers={"b": np.ones((2, 3), np.float32)}), registry=registry)
+
+    def work(thread: int) -> None:
+        for number in range(25):
+            x = X + 100 * thread + number
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], 2 * -(2 * x + 1) + 1)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [None] * 4
+
+
 def test_a_model_is_read_from_a_file(registry: oplet.Registry, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model([scale(["x"], ["y"])]))
@@ -253,7 +267,7 @@ def test_a_dtype_that_the_op_does_not_take_names_its_node(registry: oplet.Regist
     session = InferenceSession(
         model([scale(["x", "b"], ["y"], "mixed")], initializers={"b": np.ones((2, 3), np.int32)}), registry=registry
     )
-    with pytest.raises(InputError, match=r"^node 'mixed' \(com\.acme\.Scale\): com\.acme\.Scale: biasT: is int32"):
+    with pytest.raises(InputError, match=r"^node 'mixed' \(com\.acme\.Scale\): biasT: is int32"):
         session.run(None, {"x": X})
 
 
@@ -261,7 +275,7 @@ def test_what_an_op_refuses_at_run_names_its_node(registry: oplet.Registry) -> N
     session = InferenceSession(
         model([scale(["x", "b"], ["y"], "biased")], initializers={"b": np.ones((1, 3), np.float32)}), registry=registry
     )
-    with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): com\.acme\.Scale: biasT: \(1, 3\)"):
+    with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): biasT: \(1, 3\)"):
         session.run(None, {"x": X})
     session = InferenceSession(model([scale(["x"], ["y"], "attributed", factor="two")]), registry=registry)
     with pytest.raises(InputError, match=r"^node 'attributed' .*factor: 'two' is a str"):

@@ -328,7 +328,7 @@ class InferenceSession:
             self._nodes.append(host)
 
     def _device_node(self, label: str, name: str, op: str, node: Any) -> _DeviceNode:
-        with _naming(label):
+        with _naming(label, op):
             loaded = self._registry[op]
         manifest = loaded.manifest
         version = self._opsets.get(node.domain, 0)
@@ -439,7 +439,7 @@ class InferenceSession:
                 refuse(name, f"shape {shape_text(value.shape)} was fed, and the model takes ({dims})", "reshape it")
 
     def _run_device(self, node: _DeviceNode, values: _Values) -> None:
-        with _naming(node.label):
+        with _naming(node.label, node.op.id):
             tensors: dict[str, Any] = {port: values.tensor(value) for port, value in node.ports.items()}
             specs = self._seen[node] = {port: tensor.spec for port, tensor in tensors.items()}
             if node.op.checks_values:
@@ -567,10 +567,10 @@ def _outer_names(node: Any) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _naming(label: str) -> Iterator[None]:
-    """Puts the node before the message of an OpletError that its op raises."""
+def _naming(label: str, op: str) -> Iterator[None]:
+    """Puts the node before the message of an OpletError that its op raises, in place of the op's id."""
     try:
         yield
     except OpletError as error:
-        error.args = (f"{label}: {error}",)
+        error.args = (f"{label}: {str(error).removeprefix(f'{op}: ')}",)
         raise

@@ -10,12 +10,10 @@ import attrs
 import numpy as np
 
 from oplet.errors import DeviceError
+from oplet.webgpu import COPY_SRC, QUERY_RESOLVE
 
 if TYPE_CHECKING:
     from oplet.device import Device, Program
-
-# WebGPU's GPUBufferUsage flags; oplet.buffers has the rest.
-_COPY_SRC, _QUERY_RESOLVE = 0x4, 0x200
 
 #: launches that a query set has room for
 LAUNCHES = 128
@@ -234,7 +232,7 @@ class Stamps:
             self.queries.append(
                 _Queries(
                     gpu.create_query_set(type="timestamp", count=2 * LAUNCHES),
-                    gpu.create_buffer(label="oplet timestamps", size=16 * LAUNCHES, usage=_QUERY_RESOLVE | _COPY_SRC),
+                    gpu.create_buffer(label="oplet timestamps", size=16 * LAUNCHES, usage=QUERY_RESOLVE | COPY_SRC),
                 )
             )
         return self.queries[-1]
