@@ -15,7 +15,7 @@ import numpy as np
 import oplet
 import pytest
 from oplet import hookspecs
-from oplet.op import REQUIRED_HOOKS
+from oplet.loading import REQUIRED_HOOKS
 from oplet.testing import checks, examine
 from oplet.testing.checks import Findings
 from oplet.testing.kit import Devices, Finding, Kit, NotRun

@@ -26,8 +26,8 @@ from rich.table import Table
 import oplet
 from oplet.discovery import EXTENSIONS, OPS
 from oplet.errors import OpletError, PluginError
+from oplet.loading import REFERENCE
 from oplet.manifest import Attribute, Manifest, Port
-from oplet.op import REFERENCE
 from oplet.request import DTYPES, TensorSpec
 
 _SHORT_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u32": "uint32"}

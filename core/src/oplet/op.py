@@ -1,10 +1,8 @@
-"""One op: its plugin and extensions behind one pluggy manager, from arguments to a plan."""
+"""One op: its plugin and extensions together, from arguments to a plan."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
-import pluggy
 
-from oplet import hookspecs
 from oplet.capabilities import Capabilities
-from oplet.discovery import Offer, unmet_requirement
-from oplet.errors import (
-    InputError,
-    ManifestError,
-    NoVariantError,
-    OpletError,
-    PluginContractError,
-    PluginLoadError,
+from oplet.discovery import Offer
+from oplet.errors import InputError, NoVariantError, OpletError, PluginContractError
+from oplet.loading import (
+    REFERENCE,
+    Source,
+    import_plugin,
+    load_extension,
+    load_op,
 )
 from oplet.manifest import Attribute, Manifest
 from oplet.request import AttributeValue, Request, TensorSpec
@@ -33,32 +29,6 @@ from oplet.variant import Launch, Plan, Rejection, Variant
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
-
-#: hooks that an op's plugin has to implement; `check` is optional
-REQUIRED_HOOKS = ("manifest", "infer", "reference", "variants", "templates")
-
-#: hooks that an extension may implement
-EXTENSION_HOOKS = frozenset({"variants", "templates"})
-
-#: the name of the numpy implementation, which `variant=` takes
-REFERENCE = "reference"
-
-
-@attrs.frozen
-class _Source:
-    """Where a plugin came from: what errors name, and the package folder that its templates are in."""
-
-    op: str
-    dist: str
-    version: str
-    module: str
-
-    def __str__(self) -> str:
-        return f"{self.dist} {self.version}".strip()
-
-    @property
-    def fields(self) -> dict[str, str]:
-        return {"op": self.op, "dist": self.dist, "version": self.version}
 
 
 @attrs.define(eq=False, slots=False)
@@ -82,9 +52,9 @@ class Op:
     variants: tuple[Variant, ...]
     problems: tuple[OpletError, ...]
     _hook: Any = attrs.field(repr=False)
-    _owners: Mapping[str, _Source] = attrs.field(repr=False)
+    _owners: Mapping[str, Source] = attrs.field(repr=False)
     _folders: Mapping[str, Traversable] = attrs.field(repr=False)
-    _source: _Source = attrs.field(repr=False)
+    _source: Source = attrs.field(repr=False)
 
     # Loading
 
@@ -97,50 +67,40 @@ class Op:
             PluginContractError: it does not follow the hook specifications.
             ManifestError: its manifest is not valid.
         """
-        source = _source(offer)
-        return cls._assemble(source, _import(source, offer), extensions)
+        return cls._assemble(Source.of(offer), import_plugin(offer), extensions)
 
     @classmethod
     def of_module(cls, op: str, module: object, extensions: Sequence[Offer] = ()) -> Op:
         """Takes a plugin that is at hand: a module, or any object whose attributes are hook implementations."""
         name = module.__name__ if isinstance(module, ModuleType) else type(module).__name__
-        return cls._assemble(_Source(op, name, "", name), module, extensions)
+        return cls._assemble(Source(op, name, "", name), module, extensions)
 
     @classmethod
-    def _assemble(cls, source: _Source, plugin: object, extensions: Sequence[Offer]) -> Op:
-        manager = _manager(source, plugin)
-        if missing := [name for name in REQUIRED_HOOKS if not getattr(manager.hook, name).get_hookimpls()]:
-            raise PluginContractError(
-                f"{source.op}: {source} does not implement the hook {missing[0]}\n"
-                "every hook of oplet.hookspecs but check has to be there, marked with @oplet.hookimpl",
-                **source.fields,
-            )
-        manifest = _manifest(source, manager)
-        own = _variants(source, manager)
-        folders = {source.module: _templates(source, manager)}
-        owners = {variant.name: source for variant in own}
+    def _assemble(cls, source: Source, plugin: object, extensions: Sequence[Offer]) -> Op:
+        manifest, own = load_op(source, plugin)
+        folders = {source.module: own.templates}
+        owners = {variant.name: source for variant in own.variants}
         added: list[Variant] = []
         problems: list[OpletError] = []
         for offer in extensions:
-            extra = _source(offer)
             try:
-                variants, folder = _extension(extra, offer, owners)
+                extension = load_extension(offer, owners)
             except OpletError as error:
                 problems.append(error)
                 warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=4)
                 continue
-            folders[extra.module] = folder
-            owners.update({variant.name: extra for variant in variants})
-            added += variants
+            folders[extension.source.module] = extension.templates
+            owners.update({variant.name: extension.source for variant in extension.variants})
+            added += extension.variants
         return cls(
             id=source.op,
             manifest=manifest,
             dist=source.dist,
             version=source.version,
             module=source.module,
-            variants=(*added, *own),
+            variants=(*added, *own.variants),
             problems=tuple(problems),
-            hook=manager.hook,
+            hook=own.hook,
             owners=owners,
             folders=folders,
             source=source,
@@ -311,18 +271,18 @@ class Op:
         """
         specs = self._call("infer", request=request)
         if not isinstance(specs, Mapping) or set(specs) != set(request.outputs):
-            raise self.contract(f"infer returned {specs!r} for the outputs {request.outputs}")
+            raise self.breach(f"infer returned {specs!r} for the outputs {request.outputs}")
         for name, spec in specs.items():
             port = self.manifest.output(name)
             if not isinstance(spec, TensorSpec) or not all(
                 isinstance(n, int | np.integer) and n >= 0 for n in spec.shape
             ):
-                raise self.contract(f"infer returned {spec!r} for {name}; a TensorSpec is wanted")
+                raise self.breach(f"infer returned {spec!r} for {name}; a TensorSpec is wanted")
             wanted = request.types.get(port.type, port.type) if port else ""
             if spec.dtype != wanted:
-                raise self.contract(f"infer returned {spec} for {name}, which the manifest makes {wanted}")
+                raise self.breach(f"infer returned {spec} for {name}, which the manifest makes {wanted}")
             if port and port.rank is not None and spec.rank != port.rank:
-                raise self.contract(f"infer returned {spec} for {name}, which the manifest makes of rank {port.rank}")
+                raise self.breach(f"infer returned {spec} for {name}, which the manifest makes of rank {port.rank}")
         return {name: specs[name] for name in request.outputs}
 
     def check(self, request: Request, arrays: Mapping[str, np.ndarray]) -> None:
@@ -346,11 +306,11 @@ class Op:
         """
         results = self._call("reference", request=request, arrays=arrays)
         if not isinstance(results, Mapping) or not set(request.outputs) <= set(results):
-            raise self.contract(f"reference did not return the outputs {request.outputs}")
+            raise self.breach(f"reference did not return the outputs {request.outputs}")
         arrays = {name: results[name] for name in request.outputs}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray | np.generic) or array.dtype.kind not in "biuf":
-                raise self.contract(f"reference returned {array!r:.60} for {name}; an array of real numbers is wanted")
+                raise self.breach(f"reference returned {array!r:.60} for {name}; an array of real numbers is wanted")
         return {name: np.asarray(array) for name, array in arrays.items()}
 
     def choose(
@@ -366,7 +326,7 @@ class Op:
             NoVariantError: every variant, or the one named, rejects.
         """
         if variant is not None:
-            self.known_variant(variant)
+            self.require_variant(variant)
         faults: dict[str, Rejection] = {}
         for candidate in self.variants:
             for kind in ("rejects", "yields"):
@@ -411,7 +371,7 @@ class Op:
         try:
             launches = tuple(chosen.plan(request, caps))
         except Exception as error:
-            raise self.contract(f"plan raised {type(error).__name__}: {error}", chosen.name) from error
+            raise self.breach(f"plan raised {type(error).__name__}: {error}", chosen.name) from error
         plan = Plan(
             op=self.id,
             variant=chosen.name,
@@ -427,7 +387,7 @@ class Op:
 
     def _check_launches(self, plan: Plan) -> None:
         def refuse(fault: str) -> PluginContractError:
-            return self.contract(fault, plan.variant)
+            return self.breach(fault, plan.variant)
 
         scratch: dict[str, TensorSpec] = {}
         written: set[str] = set()
@@ -458,9 +418,9 @@ class Op:
         try:
             reason = getattr(variant, kind)(request, caps)
         except Exception as error:
-            raise self.contract(f"{kind} raised {type(error).__name__}: {error}", variant.name) from error
+            raise self.breach(f"{kind} raised {type(error).__name__}: {error}", variant.name) from error
         if reason is not None and not isinstance(reason, str):
-            raise self.contract(f"{kind} returned {reason!r}; a reason or None is wanted", variant.name)
+            raise self.breach(f"{kind} returned {reason!r}; a reason or None is wanted", variant.name)
         return reason
 
     def _call(self, hook: str, **arguments: object) -> Any:
@@ -472,9 +432,9 @@ class Op:
         except OpletError:
             raise
         except Exception as error:
-            raise self.contract(f"{hook} raised {type(error).__name__}: {error}") from error
+            raise self.breach(f"{hook} raised {type(error).__name__}: {error}") from error
 
-    def known_variant(self, name: str) -> None:
+    def require_variant(self, name: str) -> None:
         """Refuses a name that no variant has.
 
         Raises:
@@ -484,7 +444,7 @@ class Op:
         if name not in names:
             raise self._unknown("variant", str(name), [*names, REFERENCE], argument="variant")
 
-    def contract(self, fault: str, variant: str = "") -> PluginContractError:
+    def breach(self, fault: str, variant: str = "") -> PluginContractError:
         """The error for a plugin that breaks its contract: the op's own, or the one that a variant came from."""
         source = self._owners[variant] if variant else self._source
         where = f"{source}: {variant}" if variant else f"{source}"
@@ -519,165 +479,3 @@ class Op:
         if len(rejections) < len(self.variants):
             advice = "leave variant out, or take another"
         return NoVariantError("\n".join([*lines, advice]), rejections=rejections)
-
-
-# Loading, in pieces ----------------------------------------------------------------------------------
-
-
-def _source(offer: Offer) -> _Source:
-    return _Source(offer.op, offer.dist, offer.version, offer.entry)
-
-
-def _import(source: _Source, offer: Offer) -> object:
-    if unmet := unmet_requirement(offer):
-        raise PluginLoadError(
-            f"{source.op}: {source} requires {unmet}, and this is oplet {_own_version()}\n"
-            f"pip install --upgrade {source.dist} oplet",
-            **source.fields,
-        )
-    try:
-        return importlib.import_module(offer.entry)
-    except (Exception, SystemExit) as error:  # a plugin may do anything while it is imported
-        raise PluginLoadError(
-            f"{source.op}: {source} failed to load: {type(error).__name__}: {error}\n"
-            f"its entry point names {offer.entry!r}\nreinstall it, or block it: OPLET_BLOCK={source.dist}",
-            **source.fields,
-        ) from error
-
-
-def _manager(source: _Source, plugin: object) -> pluggy.PluginManager:
-    manager = pluggy.PluginManager("oplet")
-    manager.add_hookspecs(hookspecs)
-    try:
-        fault = _unfitting_hook(source, manager, plugin)
-        if not fault:
-            manager.register(plugin, name=source.dist)
-    except Exception as error:  # pluggy's own, or what an attribute of the plugin raises when it is looked at
-        raise PluginContractError(
-            f"{source.op}: {source} does not fit the hooks of this oplet\n{type(error).__name__}: {error}\n"
-            "oplet.hookspecs lists the hooks and their arguments; install versions that go together",
-            **source.fields,
-        ) from error
-    if fault:
-        raise PluginContractError(fault, **source.fields)
-    return manager
-
-
-def _unfitting_hook(source: _Source, manager: pluggy.PluginManager, plugin: object) -> str:
-    """Which hook of the plugin, and which argument of it, this oplet does not have; "" where all fit.
-
-    pluggy looks too, but its message names neither the version of the plugin nor that of oplet.
-    """
-    for name in dir(plugin):
-        options = manager.parse_hookimpl_opts(plugin, name)
-        if options is None:
-            continue
-        hook = options.get("specname") or name
-        takes = inspect.signature(getattr(plugin, name)).parameters
-        if manager.parse_hookspec_opts(hookspecs, hook) is None:
-            hooks = [spec for spec in vars(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec)]
-            near = difflib.get_close_matches(hook, hooks, 1, cutoff=0.5)
-            advice = f"did you mean {near[0]}? if not, " if near else ""
-            return (
-                f"{source.op}: {source} implements the hook {hook}, which oplet {_own_version()} does not have\n"
-                f"  {hook}({', '.join(takes)}) in {source.module}\n  hooks: {', '.join(hooks)}\n"
-                f"{advice}install versions that go together"
-            )
-        gives = inspect.signature(getattr(hookspecs, hook)).parameters
-        # pluggy leaves arguments with a default alone.
-        needed = [argument for argument, parameter in takes.items() if parameter.default is parameter.empty]
-        if unknown := [argument for argument in needed if argument not in gives]:
-            return (
-                f"{source.op}: {source}: the hook {hook} takes the argument {unknown[0]}, "
-                f"which oplet {_own_version()} does not give\n"
-                f"  {hook}({', '.join(takes)}) in {source.module}\n"
-                f"  {hook}({', '.join(gives)}) in oplet.hookspecs\n"
-                "install versions that go together, or take the argument out"
-            )
-    return ""
-
-
-def _own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("oplet")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "(not installed)"
-
-
-def _manifest(source: _Source, manager: pluggy.PluginManager) -> Manifest:
-    try:
-        manifest = manager.hook.manifest()
-    except ManifestError as error:
-        error.op, error.dist, error.version = source.op, source.dist, source.version
-        raise
-    except Exception as error:
-        raise PluginContractError(
-            f"{source.op}: {source}: manifest raised {type(error).__name__}: {error}\nreport it to its author",
-            **source.fields,
-        ) from error
-    if not isinstance(manifest, Manifest) or manifest.id != source.op:
-        told = manifest.id if isinstance(manifest, Manifest) else repr(manifest)
-        raise PluginContractError(
-            f"{source.op}: the manifest of {source} is of {told}\nthe entry point's name is the manifest's id",
-            **source.fields,
-        )
-    return manifest
-
-
-def _variants(source: _Source, manager: pluggy.PluginManager) -> list[Variant]:
-    try:
-        variants = [variant for offered in manager.hook.variants() for variant in offered]
-    except Exception as error:
-        raise PluginContractError(
-            f"{source.op}: {source}: variants raised {type(error).__name__}: {error}\nreport it to its author",
-            **source.fields,
-        ) from error
-    names = [getattr(variant, "name", None) for variant in variants]
-    for variant, name in zip(variants, names, strict=True):
-        if not isinstance(variant, Variant):
-            fault = f"variants returned {variant!r}, which is not a Variant"
-        elif names.count(name) > 1 or name == REFERENCE:
-            fault = f"the variant name {name} is taken"
-        else:
-            continue
-        raise PluginContractError(f"{source.op}: {source}: {fault}\nreport it to its author", **source.fields)
-    return variants
-
-
-def _templates(source: _Source, manager: pluggy.PluginManager) -> Traversable:
-    advice = 'return importlib.resources.files(__package__) / "wgsl"'
-    try:
-        folders = manager.hook.templates()
-    except Exception as error:
-        raise PluginContractError(
-            f"{source.op}: {source}: templates raised {type(error).__name__}: {error}\n{advice}", **source.fields
-        ) from error
-    if len(folders) != 1 or not isinstance(folders[0], Traversable):
-        raise PluginContractError(
-            f"{source.op}: {source}: templates returned {folders}, not one Traversable\n{advice}", **source.fields
-        )
-    return folders[0]
-
-
-def _extension(source: _Source, offer: Offer, owners: Mapping[str, _Source]) -> tuple[list[Variant], Traversable]:
-    """Loads an extension in a manager of its own: pluggy is last-in-first, so its `infer` would replace the op's."""
-    plugin = _import(source, offer)
-    manager = _manager(source, plugin)
-    for caller in manager.get_hookcallers(plugin) or ():
-        if caller.name not in EXTENSION_HOOKS:
-            raise PluginContractError(
-                f"{source.op}: the extension {source} implements the hook {caller.name}\n"
-                "an extension implements variants and templates, nothing else",
-                **source.fields,
-            )
-    variants = _variants(source, manager)
-    for variant in variants:
-        if variant.name in owners:
-            raise PluginContractError(
-                f"{source.op}: the extension {source} offers the variant {variant.name}, "
-                f"which {owners[variant.name]} has\ngive it a name of its own",
-                **source.fields,
-            )
-    return variants, _templates(source, manager)

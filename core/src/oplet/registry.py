@@ -18,7 +18,8 @@ from oplet.buffers import TENSOR_USAGE, Buffer, Tensor, padded, spec_of
 from oplet.device import Device, Program
 from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
-from oplet.op import REFERENCE, Op
+from oplet.loading import REFERENCE
+from oplet.op import Op
 from oplet.opening import check_max_bytes, open_device, wrap_device
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.variant import Rejection
@@ -587,7 +588,7 @@ class Registry:
             with np.errstate(over="ignore"):  # a float16 result may overflow to infinity, as on a device
                 array = np.ascontiguousarray(results[name].astype(spec.dtype)).reshape(results[name].shape)
             if array.shape != spec.shape:
-                raise loaded.contract(f"reference returned {name} of shape {array.shape}, inferred {spec.shape}")
+                raise loaded.breach(f"reference returned {name} of shape {array.shape}, inferred {spec.shape}")
             tensors.append(Tensor(spec, None, None, array))
         return tensors[0] if len(tensors) == 1 else _result_type(op, tuple(specs))(*tensors)
 

@@ -175,7 +175,7 @@ class Kit:
         host = registry(None)
         self.op: Op = host[op]
         for name in variants:
-            self.op.known_variant(name)
+            self.op.require_variant(name)
         #: whether only some variants are tested, and nothing of the op itself
         self.partial = bool(variants)
         #: what is tested
