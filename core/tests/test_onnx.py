@@ -174,15 +174,18 @@ def test_a_constant_between_nodes_does_not_part_them(registry: oplet.Registry) -
 
 
 def test_outputs_are_not_the_memory_of_feeds_and_initializers(registry: oplet.Registry) -> None:
+    reshape = helper.make_node("Reshape", ["b", "flat"], ["view"])
+    weights = {"b": np.ones((1, 2), np.float32), "flat": np.array([-1])}
     session = InferenceSession(
-        model([scale(["x"], ["y"])], outputs=["y", "x", "b"], initializers={"b": np.ones(2, np.float32)}),
+        model([scale(["x"], ["y"]), reshape], outputs=["y", "x", "b", "view"], initializers=weights),
         registry=registry,
     )
     x = X.copy()
-    _, same, b = session.run(None, {"x": x})
-    same[:] = b[:] = -1
+    for array in session.run(None, {"x": x}):
+        array[:] = -1
     np.testing.assert_array_equal(x, X)
-    np.testing.assert_array_equal(session.run(["b"], {"x": x})[0], [1, 1])
+    np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], 2 * X)
+    np.testing.assert_array_equal(session.run(["b"], {"x": x})[0], [[1, 1]])
 
 
 def test_float16_runs_where_the_device_has_it(registry: oplet.Registry) -> None:

@@ -162,6 +162,14 @@ class _Values:
             value = self._hosts[name] = self._tensors[name].numpy()
         return value
 
+    def result(self, name: str) -> Any:
+        """The value for the caller to keep and to change."""
+        if name in self._tensors:
+            return self._tensors[name].numpy()
+        value = self.host(name)
+        # The reference evaluator hands out views, such as a Reshape's, of feeds and initializers.
+        return np.array(value) if isinstance(value, np.ndarray | np.generic) else value
+
     def tensor(self, name: str) -> Tensor:
         """The value on the device, uploaded where need be: a constant once for all runs."""
         if name in self._tensors:
@@ -290,13 +298,7 @@ class InferenceSession:
                     else:
                         self._run_device(node, values)
                     values.drop(self._releases[number])
-        results = []
-        for name in outputs if output_names is None else output_names:
-            value = values.host(name)
-            # What the caller fed, and what later runs need, stays apart from what the caller gets.
-            own = name in input_feed or name in self._constants
-            results.append(np.array(value) if own else np.asarray(value) if np.isscalar(value) else value)
-        return results
+        return [values.result(name) for name in (outputs if output_names is None else output_names)]
 
     # Placing
 
