@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import acme_scale
+import ml_dtypes
 import numpy as np
 import oplet
 import pytest
@@ -63,7 +64,6 @@ def test_a_dtype_that_no_shader_has_is_refused(wrap: Any, registry: oplet.Regist
 
 
 def test_dtypes_of_ml_dtypes_are_refused_by_name(registry: oplet.Registry) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     for name in ("bfloat16", "float8_e4m3fn"):
         with pytest.raises(InputError, match=f"^array: {name} is not one of"):
             registry.tensor(X.astype(getattr(ml_dtypes, name)))
