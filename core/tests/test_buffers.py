@@ -132,7 +132,7 @@ def test_a_view_is_the_same_memory_in_another_shape(registry: oplet.Registry, sh
     tensor = registry.tensor(GRID)
     view = tensor.reshape(*shape)
     np.testing.assert_array_equal(view.numpy(), GRID.reshape(*shape))
-    assert view._buffer is tensor._buffer
+    assert view.buffer is tensor.buffer
     np.testing.assert_array_equal(registry.run(SCALE, X=view).numpy(), 2 * GRID.reshape(*shape))
 
 
@@ -453,13 +453,13 @@ def test_refused_memory_is_asked_for_again_without_idle_buffers(made: list[Gpu])
 def test_a_tensor_that_the_garbage_collector_finds_gives_its_buffer_back_whole(registry: oplet.Registry) -> None:
     gc.collect()
     tensor = registry.tensor(GRID)
-    serial = tensor._buffer.serial
+    serial = tensor.buffer.serial
     cycle = [tensor]
     cycle.append(cycle)
     del tensor, cycle
     gc.collect()
     again = registry.tensor(GRID + 1)
-    assert again._buffer.serial == serial
+    assert again.buffer.serial == serial
     assert (again.numpy() == GRID + 1).all()
 
 
@@ -538,7 +538,7 @@ def test_a_run_after_refused_memory_works(registry: oplet.Registry, monkeypatch:
             del spare
             pool.settle()
             with monkeypatch.context() as patch:
-                patch.setattr(pool, "_create", refuse)
+                patch.setattr(pool, "create", refuse)
                 patch.setattr(pool, "trim", lambda idle_bytes: None)
                 with pytest.raises(DeviceError, match="no memory left"):
                     registry.run(SCALE, X=GRID, outputs=("Y", "negated"))

@@ -92,8 +92,8 @@ class Pool:
             max_buffer_size: the device's limit, in bytes.
             max_bytes: most that live and idle buffers may hold together, in bytes.
         """
-        self._create = create
-        self._max_buffer_size = max_buffer_size
+        self.create = create
+        self.max_buffer_size = max_buffer_size
         self.max_bytes = max_bytes
         self._returned: deque[tuple[int, int]] = deque()
         # By serial. Held here, so that a Buffer in a cycle, such as a traceback's, does not become garbage
@@ -124,11 +124,11 @@ class Pool:
         if self._returned:
             self.settle()
         capacity = bucket(nbytes)
-        if capacity > self._max_buffer_size:
+        if capacity > self.max_buffer_size:
             capacity = padded(nbytes)
-            if capacity > self._max_buffer_size:
+            if capacity > self.max_buffer_size:
                 raise DeviceError(
-                    f"a buffer of {nbytes} bytes is needed, and this device allows {self._max_buffer_size} "
+                    f"a buffer of {nbytes} bytes is needed, and this device allows {self.max_buffer_size} "
                     "(maxBufferSize)\nsplit the work into smaller tensors"
                 )
         idle = self._idle.get(capacity)
@@ -151,12 +151,12 @@ class Pool:
                     f"{self.max_bytes} (max_bytes)\nlet go of tensors, or raise max_bytes"
                 )
         try:
-            return self._create(capacity)
+            return self.create(capacity)
         except DeviceError:
             if not self.idle_bytes:
                 raise
             self.trim(0)
-            return self._create(capacity)
+            return self.create(capacity)
 
     def settle(self) -> None:
         """Takes back the buffers that were let go of since the last time."""
@@ -199,12 +199,15 @@ class Tensor:
 
     Attributes:
         spec: shape and dtype.
+        device: where it lives; None on the host.
+        buffer: its memory there, `buffer.gpu` as WebGPU knows it; None on the host, and without elements.
+        host: its data, where that is in host memory only.
     """
 
     spec: TensorSpec
-    _device: Device | None
-    _buffer: Buffer | None
-    _host: np.ndarray | None = None
+    device: Device | None
+    buffer: Buffer | None
+    host: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -234,7 +237,7 @@ class Tensor:
     @property
     def on_host(self) -> bool:
         """Whether the data is in host memory only."""
-        return self._host is not None
+        return self.host is not None
 
     def numpy(self) -> np.ndarray:
         """A copy of the data on the host, once the work that fills the tensor is done.
@@ -243,11 +246,11 @@ class Tensor:
             DeviceError: the batch that was to fill it was discarded or belongs to another thread, or
                 the device is lost.
         """
-        if self._host is not None:
-            return self._host.copy()
-        if self._buffer is None or self._device is None:
+        if self.host is not None:
+            return self.host.copy()
+        if self.buffer is None or self.device is None:
             return np.empty(self.shape, self.dtype)
-        data = self._device.read(self._buffer, padded(self.nbytes))
+        data = self.device.read(self.buffer, padded(self.nbytes))
         return np.frombuffer(data, self.dtype, count=self.size).reshape(self.shape)
 
     async def numpy_async(self) -> np.ndarray:
@@ -312,8 +315,8 @@ class Tensor:
                 "give dimensions whose product is the number of elements",
                 argument="shape",
             )
-        host = None if self._host is None else self._host.reshape(new)
-        return Tensor(TensorSpec(new, self.spec.dtype), self._device, self._buffer, host)
+        host = None if self.host is None else self.host.reshape(new)
+        return Tensor(TensorSpec(new, self.spec.dtype), self.device, self.buffer, host)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -322,7 +325,7 @@ class Tensor:
 
     @property
     def _place(self) -> str:
-        return "host" if self.on_host or self._device is None else self._device.capabilities.adapter.name
+        return "host" if self.on_host or self.device is None else self.device.capabilities.adapter.name
 
     def __repr__(self) -> str:
         return f"Tensor({self.spec}, on {self._place})"
@@ -331,7 +334,7 @@ class Tensor:
         from oplet import notebook
 
         # No values: looking at a tensor should neither wait for the device nor submit a batch.
-        pending = None if self._buffer is None else self._buffer.pending
+        pending = None if self.buffer is None else self.buffer.pending
         state = {"open": "in a batch that is open", "discarded": "in a batch that was discarded"}
         rows = [
             ("shape", shape_text(self.shape)),

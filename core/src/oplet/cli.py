@@ -8,7 +8,6 @@ and touches no GPU.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections import Counter
@@ -28,11 +27,7 @@ from oplet.discovery import EXTENSIONS, OPS
 from oplet.errors import OpletError, PluginError
 from oplet.loading import REFERENCE
 from oplet.manifest import Attribute, Manifest, Port
-from oplet.request import DTYPES, TensorSpec
-
-_SHORT_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u32": "uint32"}
-_SPEC = re.compile(r"((?:\d+(?:x\d+)*)?):(\w+)\Z")
-
+from oplet.request import TensorSpec
 
 # Printing --------------------------------------------------------------------------------------------
 
@@ -63,6 +58,10 @@ def _print_table(
         click.echo((" " * indent + line).rstrip())
 
 
+def _tell_that_none_is_installed() -> None:
+    click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+
+
 class _Failure(click.ClickException):
     """An OpletError as the command line shows it: its message, and no traceback."""
 
@@ -88,14 +87,10 @@ class _Main(click.Group):
 
 def _spec(text: str) -> TensorSpec:
     """`1024x1024:f16`; `:f32` is a scalar."""
-    match = _SPEC.match(text)
-    dtype = _SHORT_DTYPES.get(match[2], match[2]) if match else ""
-    if match is None or dtype not in DTYPES:
-        raise click.BadParameter(
-            f"{text!r} is not a shape and a dtype, such as 1024x1024:f16, 7:i32, or :f32 for a scalar "
-            f"(dtypes: {', '.join(_SHORT_DTYPES)})"
-        )
-    return TensorSpec(tuple(int(n) for n in match[1].split("x") if n), dtype)
+    try:
+        return TensorSpec.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None  # of a ValueError click shows the text only
 
 
 def _array(file: str) -> np.ndarray:
@@ -173,7 +168,7 @@ def list_() -> None:
     """List the installed ops. Imports none of them."""
     offers = oplet.Registry().offers
     if not offers:
-        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+        _tell_that_none_is_installed()
     rows = [
         (offer.op, offer.dist, offer.version + (" (adds variants)" if offer.group == EXTENSIONS else ""))
         for offer in offers
@@ -386,7 +381,7 @@ def check(
             counts["failed"] += 1
             _print(f"failed   {one}: {type(error).__name__}: {error}", "bold red")
     if not ids:
-        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+        _tell_that_none_is_installed()
     _print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("passed", "failed", "not run")), "bold")
     sys.exit(1 if counts["failed"] else 0)
 
@@ -542,7 +537,7 @@ def verify(op: str | None) -> None:
     registry = oplet.Registry()
     offers = registry.offers_of(op) if op else registry.offers
     if not offers:
-        click.echo("No op is installed. To get one: pip install oplet-fused-gemm", err=True)
+        _tell_that_none_is_installed()
     failed = False
     for offer in offers:
         found = differences(offer)

@@ -57,7 +57,7 @@ def infer(request: Request) -> Mapping[str, TensorSpec]:  # type: ignore[empty-b
 
 @hookspec(firstresult=True)
 def check(request: Request, arrays: Mapping[str, np.ndarray]) -> None:
-    """Optional: looks at the values of those inputs that are numpy arrays, on every run, before upload.
+    r"""Optional: looks at the values of those inputs that are numpy arrays, on every run, before upload.
 
     For what shapes cannot tell, such as a schedule that must not decrease. A tensor on the device is
     not in `arrays`: a shader has to be safe with whatever it holds. Raises `oplet.InputError`.
@@ -66,7 +66,8 @@ def check(request: Request, arrays: Mapping[str, np.ndarray]) -> None:
         @oplet.hookimpl
         def check(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> None:
             if "lengths" in arrays and (arrays["lengths"] < 0).any():
-                raise oplet.InputError("com.acme.Foo: lengths: negative entry", argument="lengths")
+                told = "com.acme.Foo: lengths: an entry is negative\npass 0 or more"
+                raise oplet.InputError(told, argument="lengths")
     """
 
 

@@ -116,7 +116,7 @@ def check_max_bytes(max_bytes: object) -> None:
         )
 
 
-def wrap_device(gpu: Any, *, max_bytes: int | None = None) -> Device:
+def wrap_device(gpu: Any) -> Device:
     """A device of yours, a wgpu or wgpudawn GPUDevice: oplet uses it and never destroys it.
 
     Raises:
@@ -131,7 +131,7 @@ def wrap_device(gpu: Any, *, max_bytes: int | None = None) -> Device:
         )
     granted = [name for name, own in FEATURE_NAMES[implementation].items() if own in gpu.features]
     caps = _capabilities(gpu, implementation, _adapter_of(gpu.adapter), granted)
-    return Device(gpu, caps, implementation=implementation, unchecked=False, max_bytes=max_bytes)
+    return Device(gpu, caps, implementation=implementation, unchecked=False)
 
 
 def adapters(webgpu: Implementation | None = None) -> list[tuple[Adapter, frozenset[str]]]:

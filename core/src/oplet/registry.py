@@ -531,12 +531,12 @@ class Registry:
         hosts: dict[str, Any] = {}
         for name, word in call.inputs:
             value = inputs[word]
-            if isinstance(value, Tensor) and value._host is None:
-                if value._device is not device:
+            if isinstance(value, Tensor) and value.host is None:
+                if value.device is not device:
                     raise _foreign(call.op.id, name)
-                buffers.append(value._buffer)
+                buffers.append(value.buffer)
             else:
-                hosts[name] = value._host if isinstance(value, Tensor) else np.asarray(value)
+                hosts[name] = value.host if isinstance(value, Tensor) else np.asarray(value)
                 buffers.append(None)
         if hosts:
             call.op.check(call.request, hosts)
@@ -553,7 +553,7 @@ class Registry:
             if tensor is None:
                 tensor = Tensor(spec, device, device.take(nbytes) if nbytes else None)
             results.append(tensor)
-            buffers.append(tensor._buffer)
+            buffers.append(tensor.buffer)
         device.run(call.program, buffers)
         return results[0] if call.result is None else call.result(*results)
 
@@ -716,7 +716,7 @@ def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[st
                 f"{type(tensor).__name__} is not a device tensor",
                 "make one with registry.empty(shape, dtype)",
             )
-        elif tensor._device is not device:
+        elif tensor.device is not device:
             raise _foreign(call.op.id, name)
         elif tensor.spec != specs[name]:
             fault, advice = (
@@ -734,9 +734,9 @@ def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[B
     """One buffer both read and written in a dispatch: WebGPU refuses it, naming nothing but a label."""
     owners = {buffer.gpu: name for (name, _), buffer in zip(call.inputs, inputs, strict=False) if buffer is not None}
     for name, tensor in given.items():
-        if tensor._buffer is None:
+        if tensor.buffer is None:
             continue
-        other = owners.setdefault(tensor._buffer.gpu, name)
+        other = owners.setdefault(tensor.buffer.gpu, name)
         if other != name:
             raise InputError(
                 f"{call.op.id}: {name}: it is on the same buffer as {other}\n"
@@ -749,7 +749,7 @@ def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[B
 def _host(value: object) -> np.ndarray | None:
     """The array of a host value, None for a device tensor."""
     if isinstance(value, Tensor):
-        return value._host
+        return value.host
     return np.asarray(value)
 
 

@@ -9,7 +9,8 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from oplet.errors import DeviceError
@@ -69,11 +70,22 @@ def enumerate_adapters(implementation: Implementation) -> list[Any]:
     module = api(implementation)
     if implementation == "dawn":
         _set_up_dawn()
-    # Vulkan's loader complains on stderr without it; no window is ever opened.
-    if sys.platform == "linux":
-        os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-    found: list[Any] = module.gpu.enumerate_adapters_sync()
+    with _a_runtime_folder():
+        found: list[Any] = module.gpu.enumerate_adapters_sync()
     return found
+
+
+@contextlib.contextmanager
+def _a_runtime_folder() -> Iterator[None]:
+    """Sets XDG_RUNTIME_DIR for a while: without it Vulkan's drivers complain on stderr, though no window is opened."""
+    if sys.platform != "linux" or "XDG_RUNTIME_DIR" in os.environ:
+        yield
+        return
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 def _set_up_dawn() -> None:

@@ -564,7 +564,7 @@ def _guarded_run(kit: Kit, registry: Registry, call: Call, variant: str | None) 
         made = registry.run(kit.id, attrs=call.case.attrs, outputs=outputs, variant=variant, **inputs)
         seen = {}
         for name, tensor in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
-            memory = next((one for one in taken if one.buffer is tensor._buffer), None)
+            memory = next((one for one in taken if one.buffer is tensor.buffer), None)
             seen[name] = memory.look(device, tensor.spec) if memory else Seen.of(tensor.numpy())
         # A run takes its scratch last.
         for (name, spec), memory in zip(scratch.items(), taken[len(taken) - len(scratch) :], strict=True):

@@ -84,7 +84,7 @@ class GuardPool(Pool):
     """
 
     def __init__(self, device: Device) -> None:
-        super().__init__(device.pool._create, device.pool._max_buffer_size, device.pool.max_bytes)
+        super().__init__(device.pool.create, device.pool.max_buffer_size, device.pool.max_bytes)
         self._device = device
         self._watched: list[Taken] | None = None
         self._contents: int | None = None
