@@ -21,7 +21,7 @@ import attrs
 
 ROOT = Path(__file__).parents[1]
 
-#: of every package of the repository
+#: every package of the repository, the core first
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 
 

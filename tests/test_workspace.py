@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,9 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 #: the one module that may import a WebGPU implementation
 WEBGPU_ROOM = CORE / "webgpu.py"
 
+#: folders that tools make
+MADE = re.compile(r"\.(?!github$)|__pycache__$|dist$|.*\.egg-info$")
+
 
 def pyproject(package: Path) -> dict[str, Any]:
     return tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
@@ -29,20 +33,9 @@ def pyproject(package: Path) -> dict[str, Any]:
 
 def own_files() -> Iterator[Path]:
     """The project's files: not what tools made beside them."""
-    made = {
-        ".git",
-        ".venv",
-        ".cache",
-        "dist",
-        "__pycache__",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".hypothesis",
-    }
-    for path in sorted(ROOT.rglob("*")):
-        if path.is_file() and not made & set(path.relative_to(ROOT).parts) and ".egg-info" not in str(path):
-            yield path
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if not MADE.match(name)]
+        yield from (Path(folder, name) for name in files)
 
 
 def name_of(package: Path) -> str:
@@ -153,8 +146,8 @@ class TestFiles:
     #: hosts that the project's files may name
     HOSTS = frozenset({"www.apache.org", "github.com", "onnx.ai", "www.w3.org"})
 
-    #: what only one machine has: its folders, and the neighbours of its checkout
-    PLACES = re.compile(r"(?<![\w.])/(?:work|farm|home)/|\.\./" + "shared")
+    #: folders of the machine at hand: of users, and what the checkout lies in
+    PLACES = re.compile(rf"(?<![\w.])(?:{'|'.join(re.escape(str(one)) for one in {ROOT.parent, Path.home()})})/")
 
     def test_no_file_names_a_place_that_a_user_does_not_have(self) -> None:
         found = []
