@@ -1,4 +1,4 @@
-"""The card's 24 variants: {packed, separate} × {, bias} × {, attn_bias} × {flash, flash_nosg, serial}."""
+"""The 24 variants: {packed, separate} × {, bias} × {, attn_bias} × {flash, flash_nosg, serial}."""
 
 from __future__ import annotations
 
