@@ -215,6 +215,31 @@ def test_a_subgraph_on_the_host_sees_the_values_around_it(registry: oplet.Regist
     np.testing.assert_array_equal(session.run(None, {"x": X, "flag": np.array(False)})[0], X)
 
 
+def test_loops_and_sequences_pass_through_the_host(registry: oplet.Registry) -> None:
+    carried = helper.make_tensor_value_info("total", FLOAT, [2, 3])
+    body = helper.make_graph(
+        [helper.make_node("Add", ["total", "a"], ["more"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("number", INT64, []),
+            helper.make_tensor_value_info("go", BOOL, []),
+            carried,
+        ],
+        [helper.make_tensor_value_info("on", BOOL, []), helper.make_tensor_value_info("more", FLOAT, [2, 3])],
+    )
+    nodes = [
+        scale(["x"], ["a"]),
+        helper.make_node("Loop", ["times", "", "x"], ["sum"], body=body),
+        scale(["sum"], ["b"]),
+        helper.make_node("SequenceConstruct", ["b", "x"], ["both"]),
+        helper.make_node("ConcatFromSequence", ["both"], ["joined"], axis=0),
+        scale(["joined"], ["y"]),
+    ]
+    session = InferenceSession(model(nodes, initializers={"times": np.array(3)}), registry=registry)
+    (y,) = session.run(None, {"x": X})
+    np.testing.assert_array_equal(y, 2 * np.concatenate([2 * (X + 3 * 2 * X), X]))
+
+
 def test_functions_of_a_model_are_inlined_but_for_a_plugins_own_op(registry: oplet.Registry) -> None:
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.acme", 1)]
     twice = helper.make_function("com.acme", "Twice", ["p"], ["q"], [scale(["p"], ["m"]), scale(["m"], ["q"])], opsets)
