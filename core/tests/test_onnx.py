@@ -229,13 +229,15 @@ def test_loops_and_sequences_pass_through_the_host(registry: oplet.Registry) -> 
     )
     nodes = [
         scale(["x"], ["a"]),
-        helper.make_node("Loop", ["times", "", "x"], ["sum"], body=body),
+        helper.make_node("Loop", ["times", "yes", "x"], ["sum"], body=body),
         scale(["sum"], ["b"]),
         helper.make_node("SequenceConstruct", ["b", "x"], ["both"]),
         helper.make_node("ConcatFromSequence", ["both"], ["joined"], axis=0),
         scale(["joined"], ["y"]),
     ]
-    session = InferenceSession(model(nodes, initializers={"times": np.array(3)}), registry=registry)
+    session = InferenceSession(
+        model(nodes, initializers={"times": np.array(3), "yes": np.array(True)}), registry=registry
+    )
     (y,) = session.run(None, {"x": X})
     np.testing.assert_array_equal(y, 2 * np.concatenate([2 * (X + 3 * 2 * X), X]))
 
