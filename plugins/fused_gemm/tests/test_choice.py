@@ -74,7 +74,6 @@ def reasons(op, call, caps):
         (product(4096, 4096, 4096), MATRIX, "tiled_vec4"),
         (product(64, 64, 4096), CPU, "tiled_vec4"),
     ],
-    ids=str,
 )
 def test_choice(op, call, caps, chosen):
     assert reasons(op, call, caps)[0] == chosen
