@@ -19,7 +19,9 @@ from oplet_gated_delta_net.shapes import Delta
 
 OP = "com.microsoft.GatedDeltaNet"
 CASES = 400
-TOLERANCE = Tolerance(1e-6, 1e-37, "as test.json: float32 inside, in another order")
+# Twice that of test.json: onnxruntime computes in float32 too, so two errors add up. Of a few hundred calls one has tokens
+# where it is 1.4e-6 of the scale off the float64 reference and every variant.
+TOLERANCE = Tolerance(2e-6, 1e-37, "two float32 computations")
 
 #: TensorProto.DataType
 ELEMENTS = {"float32": 1, "float16": 10, "int32": 6}
@@ -37,8 +39,8 @@ class Case:
     def mismatch(self, name: str, got: np.ndarray) -> str | None:
         allowed = self.scale[name]
         if got.dtype == np.float16:
-            # onnxruntime's result is rounded too, perhaps to the other side.
-            allowed = allowed + np.abs(self.want[name]) * (2.0**-11 / TOLERANCE.rtol)
+            # onnxruntime's result is rounded too, perhaps to the other side: half a unit, of a subnormal 2^-25.
+            allowed = allowed + np.maximum(np.abs(self.want[name]) * 2.0**-11, 2.0**-25) / TOLERANCE.rtol
         found = compare(got, self.want[name], TOLERANCE, allowed)
         return found and found.describe(name, TOLERANCE)
 
@@ -154,9 +156,7 @@ def test_variant(variant: str) -> None:
             assert lacking or (special and not variant.startswith("recurrent")), case.attributes
             continue
         ran += 1
-        results = registry().run(
-            OP, attrs=case.attributes, outputs=case.outputs, variant=variant, **case.inputs
-        )
+        results = registry().run(OP, attrs=case.attributes, outputs=case.outputs, variant=variant, **case.inputs)
         for name in case.outputs:
             if found := case.mismatch(name, getattr(results, name).numpy()):
                 wrong.append(f"{number}: {found}")

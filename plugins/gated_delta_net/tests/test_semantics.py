@@ -28,7 +28,9 @@ def variant(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def make(tokens: int, *, batch: int = 1, seed: int = 0, hq: int = HQ, hv: int = HV, dk: int = DK, dv: int = DV) -> Inputs:
+def make(
+    tokens: int, *, batch: int = 1, seed: int = 0, hq: int = HQ, hv: int = HV, dk: int = DK, dv: int = DV
+) -> Inputs:
     rng = np.random.default_rng(seed)
     key = rng.standard_normal((tokens, hq, dk))
     return {
@@ -81,10 +83,14 @@ def test_two_calls_are_one(variant: str, at: int) -> None:
 def test_layouts_give_equal_bits(variant: str) -> None:
     inputs = make(3 * 37, batch=3)
     output, state = run(variant, inputs)
-    four = {name: array if array.ndim == 4 else array.reshape(3, 37, *array.shape[1:]) for name, array in inputs.items()}
+    four = {
+        name: array if array.ndim == 4 else array.reshape(3, 37, *array.shape[1:]) for name, array in inputs.items()
+    }
     lengths = {**inputs, "cuSeqlensT": np.arange(4, dtype=np.int32) * 37}
     parts = [inputs[name].reshape(111, -1) for name in ("queryT", "keyT", "valueT")]
-    packed = {name: inputs[name] for name in ("decayT", "betaT", "initialStateT")} | {"queryT": np.concatenate(parts, 1)}
+    packed = {name: inputs[name] for name in ("decayT", "betaT", "initialStateT")} | {
+        "queryT": np.concatenate(parts, 1)
+    }
     for other in (four, lengths, packed):
         again, final = run(variant, other)
         np.testing.assert_array_equal(bits(again.reshape(output.shape)), bits(output))
@@ -284,7 +290,12 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("qwen without a_log", {"dtBiasT": np.zeros(HV, np.float32)}, {"gate_activation": "qwen"}, "aLogT"),
     ("a_log without qwen", {"aLogT": np.zeros(HV, np.float32)}, {}, "aLogT"),
     ("state of another batch", {"initialStateT": np.zeros((3, HV, DV, DK), np.float32)}, {}, "initialStateT"),
-    ("float16 gates of float32", {"decayT": np.zeros((4, HV), np.float16), "betaT": np.zeros((4, HV), np.float16)}, {}, "decayT"),
+    (
+        "float16 gates of float32",
+        {"decayT": np.zeros((4, HV), np.float16), "betaT": np.zeros((4, HV), np.float16)},
+        {},
+        "decayT",
+    ),
     ("capacity", {}, {"state_update_capacity": 9}, "state_update_capacity"),
     ("capacity without count", {}, {"state_update_capacity": 2}, "captureCountT"),
     ("count without capacity", {"captureCountT": np.zeros(1, np.int32)}, {}, "captureCountT"),

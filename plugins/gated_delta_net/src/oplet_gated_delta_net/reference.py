@@ -93,7 +93,8 @@ def gated_delta_net(delta: Delta, arrays: Mapping[str, np.ndarray]) -> dict[str,
 
 def _normalized(vectors: np.ndarray, epsilon: float) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return vectors / np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True) + epsilon)
+        normalized: np.ndarray = vectors / np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True) + epsilon)
+    return normalized
 
 
 def _factor(delta: Delta, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -122,7 +123,8 @@ def _rate(delta: Delta, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    result: np.ndarray = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return result
 
 
 def _capture(delta: Delta, arrays: Mapping[str, np.ndarray], bounds: list[tuple[int, int]]) -> list[int]:
@@ -130,6 +132,5 @@ def _capture(delta: Delta, arrays: Mapping[str, np.ndarray], bounds: list[tuple[
         return [0] * delta.batch
     counts = arrays["captureCountT"].tolist()
     return [
-        min(max(count, 0), delta.capacity, last - first)
-        for count, (first, last) in zip(counts, bounds, strict=True)
+        min(max(count, 0), delta.capacity, last - first) for count, (first, last) in zip(counts, bounds, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""`chunked`: what the tokens of a chunk do to each other is computed for all chunks at once, then chunks are scanned."""
+"""`chunked`: what tokens do to each other is computed for all chunks at once, then chunks are scanned."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ class Tiling:
     Attributes:
         chunk: tokens.
         width: values of a workgroup of chunk_scan.
-        tall: tokens of an invocation.
         pieces: vec4s of a key, rounded up to fours.
     """
 
     chunk: int
     width: int
-    tall: int
     pieces: int
 
     @property
     def threads(self) -> int:
         """Invocations of a workgroup of chunk_scan."""
-        return self.chunk // self.tall * self.width
+        return self.chunk // 4 * self.width
 
     @property
     def prepare_storage(self) -> int:
@@ -74,9 +72,9 @@ class Tiling:
     @classmethod
     def of(cls, delta: Delta, caps: oplet.Capabilities) -> Tiling | None:
         """The largest that fits a device, if one does."""
-        sizes = [(32, 32, 4), (32, 16, 4), (16, 16, 4), (16, 8, 4)]
-        for chunk, width, tall in sizes[2:] if caps.adapter.is_cpu else sizes:
-            tiling = cls(chunk, width, tall, -(-delta.dk // 16) * 4)
+        sizes = [(32, 32), (32, 16), (16, 16), (16, 8)]
+        for chunk, width in sizes[2:] if caps.adapter.is_cpu else sizes:
+            tiling = cls(chunk, width, -(-delta.dk // 16) * 4)
             storage = max(tiling.prepare_storage, tiling.scan_storage)
             if (
                 storage <= caps.limits["maxComputeWorkgroupStorageSize"]
@@ -114,13 +112,10 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     if spec.size:
         bound = launches.buffers(request, delta, _PREPARE_TENSORS, {"chunks": (spec, "f32")})
         prepare = tiling.slots(delta) * delta.hq
-        steps.append(
-            oplet.Launch("chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch)
-        )
+        steps.append(oplet.Launch("chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch))
     bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, "vec4<f32>")})
     choices |= {
         "width": tiling.width,
-        "tall": tiling.tall,
         "subgroups": subgroups,
         "pieces": tiling.pieces,
     }
@@ -168,7 +163,11 @@ VARIANTS = tuple(
         doc,
     )
     for name, subgroups, doc in (
-        ("chunked", True, "For many tokens: chunks in parallel, then a scan over them; scratch of 8.6 KB a chunk and head."),
+        (
+            "chunked",
+            True,
+            "For many tokens: chunks in parallel, then a scan over them; scratch of 8.6 KB a chunk and head.",
+        ),
         ("chunked_nosg", False, "As chunked, without sums over lanes."),
     )
 )

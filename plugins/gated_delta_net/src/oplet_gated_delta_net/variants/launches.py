@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 import numpy as np
 import oplet
+from oplet.variant import Access, ContextValue, Param
 
 from oplet_gated_delta_net.shapes import Delta
 
@@ -91,7 +92,7 @@ def buffers(
     bindings, scratch = [], {}
     for entry in names:
         name = entry.removesuffix("=")
-        access = "read_write" if entry.endswith("=") else "read"
+        access: Access = "read_write" if entry.endswith("=") else "read"
         if own and name in own:
             spec, element = own[name]
             scratch[name], tensor = spec, name
@@ -102,7 +103,9 @@ def buffers(
             if tensor not in request.inputs and tensor not in request.outputs:
                 tensor = f"absent_{name}"
                 written = access == "read_write"
-                scratch[tensor] = _unasked(delta, name) if written else oplet.TensorSpec((4,), dtypes.get(name, "float32"))
+                scratch[tensor] = (
+                    _unasked(delta, name) if written else oplet.TensorSpec((4,), dtypes.get(name, "float32"))
+                )
         bindings.append(oplet.Binding(name, tensor, access, element))
     return Buffers(tuple(bindings), scratch)
 
@@ -113,7 +116,7 @@ def _unasked(delta: Delta, name: str) -> oplet.TensorSpec:
     return oplet.TensorSpec((delta.batch, delta.hv, delta.dv, delta.dk), "float32")
 
 
-def gate_params(delta: Delta) -> dict[str, oplet.variant.Param]:
+def gate_params(delta: Delta) -> dict[str, Param]:
     """What gates.wgsl.jinja reads."""
     return {
         "tokens": np.uint32(delta.tokens),
@@ -128,7 +131,7 @@ def gate_params(delta: Delta) -> dict[str, oplet.variant.Param]:
     }
 
 
-def params(delta: Delta) -> dict[str, oplet.variant.Param]:
+def params(delta: Delta) -> dict[str, Param]:
     """What all other templates read."""
     unit = vec(delta)
     keys, values = delta.hq * delta.dk, delta.hv * delta.dv
@@ -152,7 +155,7 @@ def params(delta: Delta) -> dict[str, oplet.variant.Param]:
     }
 
 
-def choices(delta: Delta) -> dict[str, oplet.variant.ContextValue]:
+def choices(delta: Delta) -> dict[str, ContextValue]:
     """What vectors.wgsl.jinja and clear.wgsl.jinja are written for."""
     return {"scalar": SCALARS[delta.dtype], "vec": vec(delta), "packed": delta.packed}
 

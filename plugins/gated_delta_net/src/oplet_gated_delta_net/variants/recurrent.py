@@ -102,9 +102,7 @@ def yields(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool)
 
 def _layout(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Rows:
     # Drivers that run on a CPU pay for barriers by the invocation.
-    return Rows.of(
-        delta, caps, subgroups=subgroups, lanes=8, rows=2, invocations=64 if caps.adapter.is_cpu else 128
-    )
+    return Rows.of(delta, caps, subgroups=subgroups, lanes=8, rows=2, invocations=64 if caps.adapter.is_cpu else 128)
 
 
 def _tensors(request: oplet.Request, delta: Delta) -> tuple[str, ...]:
@@ -135,7 +133,11 @@ VARIANTS = tuple(
         doc,
     )
     for name, subgroups, doc in (
-        ("recurrent", True, "Token by token: state rows in registers of a subgroup, tokens staged in workgroup memory."),
+        (
+            "recurrent",
+            True,
+            "Token by token: state rows in registers of a subgroup, tokens staged in workgroup memory.",
+        ),
         ("recurrent_nosg", False, "As recurrent, lanes add up through workgroup memory."),
     )
 )

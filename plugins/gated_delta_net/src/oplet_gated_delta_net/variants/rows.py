@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import oplet
+from oplet.variant import ContextValue
 
 from oplet_gated_delta_net.shapes import Delta
 
@@ -51,7 +52,7 @@ class Rows:
         return -(-delta.dv // self.height)
 
     @property
-    def choices(self) -> dict[str, oplet.variant.ContextValue]:
+    def choices(self) -> dict[str, ContextValue]:
         """Its part of a template's context."""
         return {
             "lanes": self.lanes,
