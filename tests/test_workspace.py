@@ -78,7 +78,7 @@ class TestPackages:
 
 class TestImports:
     def test_importing_oplet_loads_nothing_that_only_some_calls_need(self) -> None:
-        # Measured by setup/import_time.py; a list of names cannot flicker.
+        # Measured by core/benchmarks/import_time.py; a list of names cannot flicker.
         heavy = {"wgpu", "wgpudawn", "jinja2", "cattrs", "rich", "click", "packaging", "importlib.metadata"}
         heavy |= {"asyncio", "html", "onnx"}
         loaded = run_python(

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import oplet
+from oplet.webgpu import STORAGE, UNIFORM
 
 TEMPLATE = """
 @compute @workgroup_size(64)
@@ -104,9 +105,9 @@ def main() -> None:
 
     (pipeline,) = device.pipelines
     entries = [
-        {"binding": 0, "resource": {"buffer": gpu.create_buffer(size=16, usage=0x40), "offset": 0, "size": 16}},
-        {"binding": 1, "resource": {"buffer": gpu.create_buffer(size=4096, usage=0x80), "offset": 0, "size": 4096}},
-        {"binding": 2, "resource": {"buffer": gpu.create_buffer(size=4096, usage=0x80), "offset": 0, "size": 4096}},
+        {"binding": 0, "resource": {"buffer": gpu.create_buffer(size=16, usage=UNIFORM), "offset": 0, "size": 16}},
+        {"binding": 1, "resource": {"buffer": gpu.create_buffer(size=4096, usage=STORAGE), "offset": 0, "size": 4096}},
+        {"binding": 2, "resource": {"buffer": gpu.create_buffer(size=4096, usage=STORAGE), "offset": 0, "size": 4096}},
     ]
 
     group = gpu.create_bind_group(layout=pipeline.layout, entries=entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.resources.abc import Traversable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -157,11 +157,11 @@ class Op:
             if port is None:
                 raise self._unknown("input", name, [name for port in self.manifest.inputs for name in port.names])
             if port.name in given:
-                raise self._refuse(
+                raise self._refusal(
                     name, f"{port.names[1]} and {port.name} are two names of one input", "give one of them"
                 )
             if port.rank is not None and spec.rank != port.rank:
-                raise self._refuse(
+                raise self._refusal(
                     name,
                     f"has rank {spec.rank}, shape {spec.shape}; {port.shape} is of rank {port.rank}",
                     f"pass {name} of rank {port.rank}; reshape makes a view",
@@ -169,7 +169,7 @@ class Op:
             given[port.name] = spec
         for port in self.manifest.inputs:
             if not port.optional and port.name not in given:
-                raise self._refuse(port.name, "is required and was not given", f"pass {port.name}=, {port.shape}")
+                raise self._refusal(port.name, "is required and was not given", f"pass {port.name}=, {port.shape}")
         return {port.name: given[port.name] for port in self.manifest.inputs if port.name in given}
 
     def _bind_types(self, specs: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -181,14 +181,14 @@ class Op:
                 continue
             allowed = self.manifest.dtypes(port)
             if spec.dtype not in allowed:
-                raise self._refuse(
+                raise self._refusal(
                     port.name,
                     f"{spec.dtype} is not one of {', '.join(allowed)}",
                     f"convert with {port.name}.astype(np.{allowed[0]})",
                 )
             if port.type in self.manifest.types:
                 if types.setdefault(port.type, spec.dtype) != spec.dtype:
-                    raise self._refuse(
+                    raise self._refusal(
                         port.name,
                         f"is {spec.dtype}, and {first[port.type]} is {types[port.type]}; both are of type {port.type}",
                         f"convert with {port.name}.astype(np.{types[port.type]})",
@@ -198,7 +198,7 @@ class Op:
 
     def _bind_attributes(self, attributes: Mapping[str, object] | None) -> dict[str, AttributeValue]:
         if attributes is not None and not isinstance(attributes, Mapping):
-            raise self._refuse(
+            raise self._refusal(
                 "attrs",
                 f"{type(attributes).__name__} is not a mapping of attribute names to values",
                 "pass attrs={'name': value}",
@@ -213,14 +213,14 @@ class Op:
         value = given.get(attribute.name)
         if value is None:
             if attribute.required:
-                raise self._refuse(attribute.name, "is a required attribute and was not given", "pass it in attrs={…}")
+                raise self._refusal(attribute.name, "is a required attribute and was not given", "pass it in attrs={…}")
             default = attribute.default
             return float(default) if attribute.type == "float" and isinstance(default, int) else default
         if isinstance(value, np.generic) and not isinstance(value, np.bool_):
             value = value.item()
         kinds: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "string": (str,)}
         if isinstance(value, bool | np.bool_) or not isinstance(value, kinds[attribute.type]):
-            raise self._refuse(
+            raise self._refusal(
                 attribute.name,
                 f"{value!r} is a {type(value).__name__}; the attribute is of type {attribute.type}",
                 {"float": "pass a float or an int", "int": "pass an int", "string": "pass a string"}[attribute.type],
@@ -229,14 +229,14 @@ class Op:
             choices = [str(choice) for choice in attribute.choices]
             raise self._unknown("value", str(value), choices, argument=attribute.name)
         if attribute.type == "int" and not -(1 << 63) <= value < 1 << 63:  # type: ignore[operator]
-            raise self._refuse(
+            raise self._refusal(
                 attribute.name, f"{value} does not fit in the 64 bits of an ONNX int", "pass a smaller one"
             )
         if attribute.type == "float":
             try:
                 return float(value)  # type: ignore[arg-type]  # the kind was checked above
             except OverflowError:
-                raise self._refuse(attribute.name, "is too large for a float", "pass a smaller one") from None
+                raise self._refusal(attribute.name, "is too large for a float", "pass a smaller one") from None
         return value  # type: ignore[return-value]  # the kind was checked above
 
     def bind_outputs(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
@@ -248,7 +248,7 @@ class Op:
         if outputs is None:
             return tuple(port.name for port in self.manifest.outputs if not port.optional)
         if isinstance(outputs, str) or not isinstance(outputs, Sequence):
-            raise self._refuse("outputs", f"{outputs!r} is not a tuple of output names", "pass outputs=(…,)")
+            raise self._refusal("outputs", f"{outputs!r} is not a tuple of output names", "pass outputs=(…,)")
         names: list[str] = []
         for name in outputs:
             port = self.manifest.output(name) if isinstance(name, str) else None
@@ -256,10 +256,10 @@ class Op:
                 known = [name for port in self.manifest.outputs for name in port.names]
                 raise self._unknown("output", str(name), known, argument="outputs")
             if port.name in names:
-                raise self._refuse("outputs", f"{name} is named twice", "name each output once")
+                raise self._refusal("outputs", f"{name} is named twice", "name each output once")
             names.append(port.name)
         if not names:
-            raise self._refuse("outputs", "is empty", "name at least one output, or leave it out")
+            raise self._refusal("outputs", "is empty", "name at least one output, or leave it out")
         return tuple(port.name for port in self.manifest.outputs if port.name in names)
 
     def infer(self, request: Request) -> dict[str, TensorSpec]:
@@ -357,16 +357,9 @@ class Op:
             PluginContractError: the variant's plan fails or binds what is not there.
         """
         outputs = self.infer(request)
-        for port in self.manifest.inputs:
-            if port.name in request.inputs and request.inputs[port.name].size >= 1 << 32:
-                raise self._refuse(
-                    port.name, f"{request.inputs[port.name].size} elements; shaders count to 2³² − 1", "split the work"
-                )
-        for name, spec in outputs.items():
+        for name, spec in {**request.inputs, **outputs}.items():
             if spec.size >= 1 << 32:
-                raise self._refuse(
-                    name, f"the output would have {spec.size} elements; shaders count to 2³² − 1", "split the work"
-                )
+                raise self._refusal(name, f"{spec.size} elements; shaders count to 2³² − 1", "split the work")
         chosen, rejections = self.choose(request, caps, variant)
         try:
             launches = tuple(chosen.plan(request, caps))
@@ -386,31 +379,30 @@ class Op:
         return plan
 
     def _check_launches(self, plan: Plan) -> None:
-        def refuse(fault: str) -> PluginContractError:
-            return self.breach(fault, plan.variant)
+        breach = partial(self.breach, variant=plan.variant)
 
         scratch: dict[str, TensorSpec] = {}
         written: set[str] = set()
         for launch in plan.launches:
             if not isinstance(launch, Launch):
-                raise refuse(f"plan returned {launch!r}, which is not a Launch")
+                raise breach(f"plan returned {launch!r}, which is not a Launch")
             for name, spec in launch.scratch.items():
                 if name in plan.inputs or name in plan.outputs or scratch.setdefault(name, spec) != spec:
-                    raise refuse(f"scratch {name} is also another tensor")
+                    raise breach(f"scratch {name} is also another tensor")
             tensors = [binding.tensor for binding in launch.bindings]
             for binding in launch.bindings:
                 if not any(binding.tensor in known for known in (plan.inputs, plan.outputs, scratch)):
-                    raise refuse(f"{launch.template} binds {binding.tensor!r}, which the call does not have")
+                    raise breach(f"{launch.template} binds {binding.tensor!r}, which the call does not have")
                 if binding.tensor in plan.inputs and binding.access != "read":
-                    raise refuse(f"{launch.template} binds the input {binding.tensor} for writing")
+                    raise breach(f"{launch.template} binds the input {binding.tensor} for writing")
                 if tensors.count(binding.tensor) > 1:
-                    raise refuse(f"{launch.template} binds {binding.tensor} twice")
+                    raise breach(f"{launch.template} binds {binding.tensor} twice")
                 if binding.access == "read_write":
                     written.add(binding.tensor)
         for name, spec in plan.outputs.items():
             # Left alone it would show what its memory held before.
             if spec.size and name not in written:
-                raise refuse(f"no launch writes the output {name}")
+                raise breach(f"no launch writes the output {name}")
 
     # Faults
 
@@ -453,16 +445,15 @@ class Op:
             **source.fields,
         )
 
-    def _refuse(self, argument: str, fault: str, advice: str = "") -> InputError:
-        lines = [f"{self.id}: {argument}: {fault}", *([advice] if advice else [])]
-        return InputError("\n".join(lines), op=self.id, argument=argument)
+    def _refusal(self, argument: str, fault: str, advice: str) -> InputError:
+        return InputError(f"{self.id}: {argument}: {fault}\n{advice}", op=self.id, argument=argument)
 
     def _unknown(self, kind: str, name: str, known: Sequence[str], *, argument: str = "") -> InputError:
         near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
         fault = f"{name!r} is not a known {kind}" if argument else f"no such {kind}"
         evidence = f"{kind}s: {', '.join(known)}" if known else f"the op has no {kind}s"
         advice = f"did you mean {near[0]!r}?" if near else f"take one of these {kind}s" if known else "leave it out"
-        return self._refuse(argument or name, f"{fault}\n{evidence}", advice)
+        return self._refusal(argument or name, f"{fault}\n{evidence}", advice)
 
     def _no_variant(self, request: Request, caps: Capabilities, rejections: Sequence[Rejection]) -> NoVariantError:
         features = ", ".join(sorted(caps.features))

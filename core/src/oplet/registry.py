@@ -114,7 +114,8 @@ class Registry:
             discover: whether installed plugins are found; False leaves only what `register` adds.
             prefer: the distribution to take for an op that several offer; over `OPLET_PREFER`.
             block: op ids and distributions to ignore; with `OPLET_BLOCK`.
-            max_bytes: most device memory that tensors and idle buffers may hold together, in bytes.
+            max_bytes: most device memory that tensors and idle buffers may hold together, in bytes; of a device
+                that is given this is the limit from now on, for all who use it.
 
         Raises:
             InputError: an argument is not one of those.
@@ -301,7 +302,7 @@ class Registry:
             DeviceError: memory was refused.
         """
         spec = spec_of(shape, dtype)
-        return Tensor(spec, self.device, self._take(spec))
+        return Tensor(spec, self.device, self.device.take(spec.nbytes) if spec.size else None)
 
     def from_buffer(self, buffer: Any, shape: tuple[int, ...] | int, dtype: Any = "float32") -> Tensor:
         """A tensor on a GPUBuffer of yours, which stays yours: it is neither pooled nor destroyed.
@@ -333,11 +334,6 @@ class Registry:
                 argument="buffer",
             )
         return Tensor(spec, self.device, Buffer.wrap(buffer) if spec.size else None)
-
-    def _take(self, spec: TensorSpec) -> Buffer | None:
-        if not spec.size:
-            return None
-        return self.device.take(spec.nbytes)
 
     # Running
 
@@ -577,8 +573,10 @@ class Registry:
         arrays = {}
         for name in request.inputs:
             value = inputs[_keyword(loaded, name, inputs)]
-            host = _host(value)
-            array = value.numpy() if host is None and isinstance(value, Tensor) else np.asarray(host)
+            if isinstance(value, Tensor):
+                array = value.numpy() if value.host is None else value.host
+            else:
+                array = np.asarray(value)
             arrays[name] = array.view()
             arrays[name].flags.writeable = False  # it may be the caller's own memory
         loaded.check(request, arrays)
@@ -744,13 +742,6 @@ def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[B
                 op=call.op.id,
                 argument=name,
             )
-
-
-def _host(value: object) -> np.ndarray | None:
-    """The array of a host value, None for a device tensor."""
-    if isinstance(value, Tensor):
-        return value.host
-    return np.asarray(value)
 
 
 def _foreign(op: str, name: str) -> InputError:

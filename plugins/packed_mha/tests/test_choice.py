@@ -78,7 +78,7 @@ def test_without_subgroups_tiles_go_through_memory(bare):
     assert told["packed_bias_flash"] == "needs the device feature subgroups"
 
 
-def test_the_names_are_the_cards():
+def test_there_is_a_variant_of_every_name():
     forms = ["", "_attn_bias", "_bias", "_bias_attn_bias"]
     methods = ["flash", "flash_nosg", "serial"]
     wanted = [f"{form}{added}_{method}" for form in ("packed", "separate") for added in forms for method in methods]

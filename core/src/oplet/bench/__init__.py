@@ -151,7 +151,9 @@ def bench(
     known = [variant.name for variant in loaded.variants]
     for name in variants:
         if name not in known:
-            raise InputError(f"variants: {name!r} is not one of {', '.join(known)}", op=op, argument="variants")
+            raise InputError(
+                f"variants: {name!r} is not one of {', '.join(known)}\nname one of these", op=op, argument="variants"
+            )
     meter = Meter(device)
     total = 1 + len(found) * max(1, len(variants))
     progress("ceilings", 0, total)

@@ -56,7 +56,9 @@ def builders_of(op: Op, names: Sequence[str]) -> dict[str, Build]:
                 raise
     for name in names:
         if name not in known:
-            raise InputError(f"peers: {name!r} is not one of {', '.join(known)}", op=op.id, argument="peers")
+            raise InputError(
+                f"peers: {name!r} is not one of {', '.join(known)}\nname one of these", op=op.id, argument="peers"
+            )
     return {name: known[name] for name in names}
 
 
@@ -71,6 +73,21 @@ def samples_of(peer: Peer, count: int) -> list[float]:
         if time.perf_counter() > deadline:
             break
     return samples
+
+
+def timed_on_cuda(run: Callable[[], object]) -> Peer:
+    """A peer from what enqueues work on PyTorch's current CUDA stream, timed by events around it."""
+    import torch
+
+    def peer() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    return peer
 
 
 def _numpy_peer(case: PeerCase) -> Peer:

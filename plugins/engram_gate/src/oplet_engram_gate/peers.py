@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oplet.bench.peers import Build, Peer, PeerCase
+from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
 
 from oplet_engram_gate.reference import FLOOR
 
@@ -26,20 +26,6 @@ def _formula(epsilon: float) -> Callable[..., Any]:
     return engram_gate
 
 
-def _timed(run: Callable[[], object]) -> Peer:
-    import torch
-
-    def peer() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
-
-    return peer
-
-
 def _torch(case: PeerCase, *, compiled: bool) -> Peer:
     import torch
 
@@ -53,7 +39,7 @@ def _torch(case: PeerCase, *, compiled: bool) -> Peer:
     tensors = [torch.from_numpy(case.arrays[name]).cuda() for name in names]
     formula = _formula(float(case.attrs["epsilon"]))
     run = torch.compile(formula, dynamic=False) if compiled else formula
-    return _timed(lambda: run(*tensors))
+    return timed_on_cuda(lambda: run(*tensors))
 
 
 PEERS: Mapping[str, Build] = {

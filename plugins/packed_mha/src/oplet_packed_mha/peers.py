@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from oplet.bench.peers import Build, Peer, PeerCase
+from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
 
 from oplet_packed_mha.shapes import Attention
-
-
-def _timed(run: Callable[[], object]) -> Peer:
-    import torch
-
-    def peer() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
-
-    return peer
 
 
 def _sequences(case: PeerCase) -> tuple[list[tuple[Any, Any, Any]], dict[str, float]]:
@@ -60,7 +46,7 @@ def _loop(case: PeerCase) -> Peer:
         for query, key, value in split:
             attend(query, key, value, **scale)
 
-    return _timed(run)
+    return timed_on_cuda(run)
 
 
 def _nested(case: PeerCase) -> Peer:
@@ -73,7 +59,7 @@ def _nested(case: PeerCase) -> Peer:
         torch.nested.nested_tensor([one[part][0].transpose(0, 1) for one in split], layout=torch.jagged).transpose(1, 2)
         for part in range(3)
     )
-    return _timed(lambda: attend(query, key, value, **scale))
+    return timed_on_cuda(lambda: attend(query, key, value, **scale))
 
 
 PEERS: Mapping[str, Build] = {"torch_loop": _loop, "torch_nested": _nested}
