@@ -61,11 +61,11 @@ def answers(registry: oplet.Registry, rng: np.random.Generator) -> Iterator[Answ
         m, n, k = (int(size) for size in rng.integers(1, 131, 3))
         if number % 3 == 0:  # rows of whole vectors, which half of the variants need
             m, n, k = (4 * -(-size // 4) for size in (m, n, k))
-        if number % 5 == 0:
-            m = int(rng.integers(1, 17))
         ta, tb = (int(flag) for flag in rng.integers(0, 2, 2))
         # Few combinations of dtype, activation and C, so that not every call compiles shaders of its own.
         name = names[number % len(names)]
+        if number % 5 == 0:
+            m, name = int(rng.integers(1, 17)), "Sigmoid"
         dtype = np.float16 if number % len(names) < 6 and number % 2 else np.float32
         arrays = {
             "A": rng.standard_normal((k, m) if ta else (m, k)).astype(dtype),
