@@ -18,6 +18,12 @@ test: .venv/.ready
 	@setup/driver
 	@setup/test
 
+# Where PYTHON is of another version than .venv, .venv is made anew.
+version = $(shell $(1) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
+ifneq ($(call version,$(PYTHON)),$(call version,.venv/bin/python))
+.PHONY: .venv/.ready
+endif
+
 .venv/.ready: requirements-dev.txt $(PACKAGES) setup/venv
 	@setup/venv "$(PYTHON)"
 	@touch $@

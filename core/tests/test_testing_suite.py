@@ -139,16 +139,16 @@ def test_folders_that_lack_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_cases_of_extensions_come_after_the_ops_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("acme_quiet", "acme_more"):
+    for name in ("acme_without_cases", "acme_with_cases"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-    (tmp_path / "acme_more/cases.py").write_text(
+    (tmp_path / "acme_with_cases/cases.py").write_text(
         "def cases(rng):\n    yield {'X': rng.standard_normal(2)[0]}, {'factor': 3.0}\n"
     )
     own = list(Suite.read("acme_affine").cases(1))
-    *before, last = Suite.read("acme_affine", ("acme_quiet", "acme_more")).cases(1)
+    *before, last = Suite.read("acme_affine", ("acme_without_cases", "acme_with_cases")).cases(1)
     assert [case.name for case in before] == [case.name for case in own]
-    assert last.name == "cases.py of acme_more 0"
+    assert last.name == "cases.py of acme_with_cases 0"
     assert last.attrs == {"factor": 3.0}
     assert isinstance(last.inputs["X"], np.ndarray)
 
