@@ -68,6 +68,7 @@ class Device:
     Attributes:
         capabilities: what it was granted.
         implementation: "wgpu" or "dawn".
+        unchecked: whether its shaders are compiled without bounds checks.
         gpu: the WebGPU device itself.
         pool: its tensor memory.
         pipelines: its compiled templates.

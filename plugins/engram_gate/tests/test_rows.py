@@ -7,11 +7,13 @@ import numpy as np
 import oplet
 import pytest
 from oplet.capabilities import FLOOR, Adapter
-from oplet.testing.compare import Tolerance, compare
+from oplet.testing.compare import compare
+from oplet.testing.suite import Suite
 from oplet_engram_gate.cases import inputs, scale
 from oplet_engram_gate.variants import VARIANTS
 
 OP = "com.microsoft.EngramGate"
+SUITE = Suite.read("oplet_engram_gate")
 PER_STREAM = ("keyNormScaleT", "queryNormScaleT", "convNormScaleT")
 
 GPU = oplet.Capabilities(
@@ -38,7 +40,7 @@ def check_some(registry: oplet.Registry, arrays: dict[str, np.ndarray], variant:
     part = {name: array if name in PER_STREAM else array[:, some] for name, array in arrays.items()}
     op = registry[OP]
     request = op.bind({name: oplet.TensorSpec.of(array) for name, array in part.items()}, {}, None)
-    tolerance = Tolerance(rtol=1e-6, atol=0, why="as in test.json")
+    tolerance = SUITE.tolerance["float32"]
     mismatch = compare(got[:, some], op.reference(request, part)["outputT"], tolerance, scale(request, part)["outputT"])
     assert mismatch is None, mismatch.describe("outputT", tolerance)
     assert np.isfinite(got).all()
