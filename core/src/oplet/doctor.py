@@ -21,13 +21,13 @@ import attrs
 from oplet.errors import OpletError
 from oplet.opening import adapters, open_device
 from oplet.registry import Registry
-from oplet.webgpu import Implementation
+from oplet.webgpu import PACKAGES, Implementation
 
 #: seconds that an implementation has to list its adapters and open a device
 PATIENCE = 60
 
-#: the packages whose versions matter to a fault
-PACKAGES = ("oplet", "wgpu", "wgpudawn", "numpy", "pluggy", "jinja2", "attrs", "cattrs")
+#: the distributions whose versions matter to a fault
+DISTRIBUTIONS = ("oplet", "wgpu", "wgpudawn", "numpy", "pluggy", "jinja2", "attrs", "cattrs")
 
 #: starts of the names of environment variables that change what is found
 VARIABLES = ("OPLET_", "VK_", "WGPU_", "MESA_", "LP_", "LIBGL_")
@@ -98,10 +98,10 @@ def examine() -> Report:
     return Report(
         python=platform.python_version(),
         platform=platform.platform(),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: _version(name) for name in DISTRIBUTIONS},
         environment={name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         default=os.environ.get("OPLET_WEBGPU") or "wgpu",
-        implementations=[_implementation("wgpu", "wgpu"), _implementation("dawn", "wgpudawn")],
+        implementations=[_implementation(name, package) for name, package in PACKAGES.items()],
         plugins=_plugins(),
     )
 
