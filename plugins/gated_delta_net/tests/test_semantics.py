@@ -232,6 +232,14 @@ def test_chunked_agrees_with_recurrent_on_a_long_prompt() -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
+def test_more_elements_than_a_shader_can_count() -> None:
+    tokens = 1 << 20
+    shapes = {"queryT": (tokens, 16, 128), "keyT": (tokens, 16, 128), "valueT": (tokens, 32, 128)}
+    shapes |= {"decayT": (tokens, 32), "betaT": (tokens, 32), "initialStateT": (1, 32, 128, 128)}
+    with pytest.raises(oplet.InputError, match="valueT: has 4294967296 elements"):
+        registry().explain(OP, **{name: oplet.TensorSpec(shape, "float32") for name, shape in shapes.items()})
+
+
 def test_one_tensor_for_both_states_is_refused_by_name() -> None:
     inputs = make(3)
     state = registry().tensor(inputs["initialStateT"])

@@ -37,6 +37,9 @@ GATE_INPUTS = ("decay", "beta", "a_log", "dt_bias")
 #: most elements of a key, and of a head's values
 MOST_HEAD_SIZE = 256
 
+#: what is bound in place of absent inputs: as much as one element of any type
+_ABSENT = oplet.TensorSpec((4,), "float32")
+
 #: invocations of a workgroup of precompute_gates
 _GATES_WORKGROUP = 64
 
@@ -45,8 +48,8 @@ _GATES_WORKGROUP = 64
 class Buffers:
     """Storage buffers of a launch.
 
-    An input that is absent is one vec4 of scratch, never read: so one pipeline serves every combination of
-    inputs, and compiling is what costs a first call most. An output that nobody asked for is scratch too.
+    In place of absent inputs there is one vec4 of scratch, never read: so one pipeline serves every combination
+    of inputs, and compiling is what costs a first call most. An output that nobody asked for is scratch too.
     """
 
     bindings: tuple[oplet.Binding, ...]
@@ -88,7 +91,6 @@ def buffers(
         "initial_state": vectors.format("f32"),
         "final_state": vectors.format("f32"),
     }
-    dtypes = {"decay": delta.gate_dtype, "beta": delta.gate_dtype, "cu_seqlens": "int32"}
     bindings, scratch = [], {}
     for entry in names:
         name = entry.removesuffix("=")
@@ -101,11 +103,8 @@ def buffers(
         else:
             tensor, element = PORTS[name], elements.get(name, "f32")
             if tensor not in request.inputs and tensor not in request.outputs:
-                tensor = f"absent_{name}"
-                written = access == "read_write"
-                scratch[tensor] = (
-                    _unasked(delta, name) if written else oplet.TensorSpec((4,), dtypes.get(name, "float32"))
-                )
+                tensor = f"unasked_{name}" if access == "read_write" else "absent"
+                scratch[tensor] = _unasked(delta, name) if access == "read_write" else _ABSENT
         bindings.append(oplet.Binding(name, tensor, access, element))
     return Buffers(tuple(bindings), scratch)
 
