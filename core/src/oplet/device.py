@@ -318,11 +318,11 @@ class Device:
         held += [take(nbytes) for nbytes in program.scratch]
         return held
 
-    def time(self, runs: Sequence[tuple[Program, Sequence[Buffer | None]]]) -> list[float]:
-        """Submits runs, each in a compute pass of its own, and waits.
+    def time(self, passes: Sequence[Sequence[tuple[Program, Sequence[Buffer | None]]]]) -> list[float]:
+        """Submits compute passes of one run or several each, and waits.
 
         Returns:
-            Device time of each run in seconds, from the timestamps around its pass.
+            Device time of each pass in seconds, from the timestamps around it.
 
         Raises:
             DeviceError: the device lacks `timestamp-query`, or as `run`.
@@ -332,16 +332,13 @@ class Device:
                 f"{self.capabilities.adapter.name}: the device has no timestamps (timestamp-query)\n"
                 "open it with that feature, or measure wall time"
             )
-        stamps = 2 * len(runs)
+        stamps = 2 * len(passes)
         with self._lock, self._errors():
             queries = self.gpu.create_query_set(type="timestamp", count=stamps)
             resolved = self.gpu.create_buffer(size=8 * stamps, usage=QUERY_RESOLVE | COPY_SRC)
             encoder = self.gpu.create_command_encoder()
             keep = []
-            for number, (program, buffers) in enumerate(runs):
-                held = self._hold(program, buffers)
-                keep.append(held)
-                groups = [self._bind_group(program, step, held) for step in program.steps]
+            for number, runs in enumerate(passes):
                 compute = encoder.begin_compute_pass(
                     timestamp_writes={
                         "query_set": queries,
@@ -349,7 +346,10 @@ class Device:
                         "end_of_pass_write_index": 2 * number + 1,
                     }
                 )
-                _dispatch(compute, program, groups)
+                for program, buffers in runs:
+                    held = self._hold(program, buffers)
+                    keep.append(held)
+                    _dispatch(compute, program, [self._bind_group(program, step, held) for step in program.steps])
                 compute.end()
             encoder.resolve_query_set(queries, 0, stamps, resolved, 0)
             self.gpu.queue.submit([encoder.finish()])

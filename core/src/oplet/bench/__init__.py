@@ -1,9 +1,10 @@
 """Timing ops: device time against the device's own ceilings and against peers, in one run.
 
 How a figure is made: everything is compiled first. Each round then keeps the device busy for a while, since an
-idle GPU sits at a fraction of its clock, times a few runs of a case by timestamps in the same submit, and does
-the same for each peer, so that case and peer meet the same clock. Inputs and outputs rotate through enough
-copies that a cache never holds them. The figure is the median over all rounds, its spread the quartiles.
+idle GPU sits at a fraction of its clock, times a few runs of a case by timestamps in the same submit (short ones
+back to back), and does the same for each peer, so that case and peer meet the same clock. Inputs and outputs
+rotate through enough copies that a cache never holds them. The figure is the median over all rounds, its spread
+the quartiles.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import Any
 
 import attrs as records
@@ -63,6 +64,8 @@ class Result:
         bytes, flops: of the case.
         peers: time of each, or in words why there is none.
         fault: why the case did not run, "" if it did.
+        runs: how many went back to back in each timed pass; more than 1 for short ones, since a pass costs time
+            of its own.
     """
 
     case: str
@@ -73,6 +76,7 @@ class Result:
     flops: int
     peers: Mapping[str, Timing | str] = records.field(factory=dict)
     fault: str = ""
+    runs: int = 1
 
     @property
     def bytes_per_second(self) -> float:
@@ -208,7 +212,7 @@ def _measure(
         buffers += [device.take(spec.nbytes) if spec.nbytes else None for spec in plan.outputs.values()]
         sets.append(buffers)
     order = chain.from_iterable(repeat(sets))
-    meter.sample(program, islice(order, 1))  # compiles, and warms the driver
+    runs = meter.runs_in_a_pass(program, order)
     running: dict[str, Peer] = {}
     peers: dict[str, Timing | str] = {}
     for name, build in builders.items():
@@ -222,7 +226,7 @@ def _measure(
     samples: list[float] = []
     peer_samples: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        samples += meter.sample(program, islice(order, SAMPLES))
+        samples += meter.sample(program, order, runs)
         for name, peer in running.items():
             peer_samples[name] += samples_of(peer, SAMPLES)
     peers.update({name: Timing.of(found) for name, found in peer_samples.items()})
@@ -235,6 +239,7 @@ def _measure(
         bytes=nbytes if case.bytes is None else case.bytes,
         flops=case.flops,
         peers={name: peers[name] for name in builders},
+        runs=runs,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,22 @@ from oplet.variant import Binding, Launch, Plan
 #: seconds that the device is kept busy before each group of samples
 BUSY_SECONDS = 0.25
 
-#: runs timed in a round
+#: passes timed in a round
 SAMPLES = 8
+
+#: a timed pass takes at least this long, in seconds, if need be with several runs: a pass costs time of its own,
+#: 6 µs on an H200, which would double a run of 8 µs
+PASS_SECONDS = 200e-6
+
+#: most runs in a pass
+MAX_RUNS = 64
 
 _FMA_UNROLL = 16
 _FMA_FLOPS = 2 * 16 * _FMA_UNROLL  # of one invocation in one round of the loop
+
+
+#: a program and the buffers to run it on
+_Run = tuple[Program, Sequence[Buffer | None]]
 
 
 class Meter:
@@ -53,7 +65,7 @@ class Meter:
 
         self._fma_rounds = 64
         self._fma = fma(self._fma_rounds)
-        seconds = min(self._times([(self._fma, self._fma_buffers)] * 3))
+        seconds = min(self._times([[(self._fma, self._fma_buffers)]] * 3))
         # As long as a busy period: that is what ceilings are for between measurements.
         self._busy_runs = max(1, min(2000, round(BUSY_SECONDS / max(seconds, 1e-6))))
         if caps.adapter.is_cpu:
@@ -72,31 +84,44 @@ class Meter:
         plan = Plan(f"oplet.{name}", name, "oplet", {"X": source}, {"Y": target}, (launch,), ())
         return self._device.prepare(plan, self._templates)
 
-    def _times(self, runs: Sequence[tuple[Program, Sequence[Buffer | None]]]) -> list[float]:
+    def _times(self, passes: Sequence[Sequence[_Run]]) -> list[float]:
         if self.has_timestamps:
-            return self._device.time(runs)
+            return self._device.time(passes)
         seconds = []
-        for program, buffers in runs:
+        for runs in passes:
             self._device.wait()
             start = time.perf_counter()
-            self._device.run(program, buffers)
+            for program, buffers in runs:
+                self._device.run(program, buffers)
             self._device.wait()
             seconds.append(time.perf_counter() - start)
         return seconds
 
-    def sample(self, program: Program, sets: Iterator[list[Buffer | None]]) -> list[float]:
-        """Times a program once on each set of buffers, right after a busy period."""
-        busy = [(self._fma, self._fma_buffers)] * self._busy_runs
-        runs = [(program, buffers) for buffers in sets]
-        # One run of the program itself first, untimed: its code and pages are then in place.
-        return self._times([*busy, runs[0], *runs])[len(busy) + 1 :]
+    def runs_in_a_pass(self, program: Program, sets: Iterator[Sequence[Buffer | None]]) -> int:
+        """How many runs of a program make a pass long enough to time; compiles it, too."""
+        self._times([[(program, next(sets))]])
+        seconds = min(self._times([[(program, next(sets))] for _ in range(3)]))
+        return max(1, min(MAX_RUNS, math.ceil(PASS_SECONDS / max(seconds, 1e-6))))
+
+    def sample(self, program: Program, sets: Iterator[Sequence[Buffer | None]], runs: int = 1) -> list[float]:
+        """Seconds of a run, several times, right after a busy period.
+
+        Args:
+            program: what to time.
+            sets: endless; each run takes the next.
+            runs: how many go back to back in each timed pass.
+        """
+        busy: list[list[_Run]] = [[(self._fma, self._fma_buffers)]] * self._busy_runs
+        # One pass more, not counted: the code and the pages of the program are then in place.
+        passes = [[(program, buffers) for buffers in islice(sets, runs)] for _ in range(SAMPLES + 1)]
+        return [seconds / runs for seconds in self._times([*busy, *passes])[len(busy) + 1 :]]
 
     def ceilings(self, rounds: int) -> tuple[float, float]:
         """Bytes a second of a copy, and float32 operations a second of multiply-adds."""
         copies, fmas = [], []
         for _ in range(rounds):
-            copies += self.sample(self._copy, islice(repeat(self._copy_buffers), SAMPLES))
-            fmas += self.sample(self._fma, islice(repeat(self._fma_buffers), SAMPLES))
+            copies += self.sample(self._copy, repeat(self._copy_buffers))
+            fmas += self.sample(self._fma, repeat(self._fma_buffers))
         flops = self._fma_groups * 256 * self._fma_rounds * _FMA_FLOPS
         return 2 * self._copy_bytes / statistics.median(copies), flops / statistics.median(fmas)
 
