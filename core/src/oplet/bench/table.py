@@ -11,7 +11,7 @@ def heading(report: Report) -> list[str]:
     """Lines that say what was measured, on what and how."""
     shaders = "unchecked shaders" if report.unchecked else "checked shaders"
     clock = {
-        "timestamps": "device time by timestamps at full clock, short runs back to back; median, larger quartile's distance",
+        "timestamps": "device time at full clock, by timestamps, short runs back to back: median and quartile distance",
         "wall": "WALL TIME, submit and wait included: this device has no timestamps",
     }[report.clock]
     return [
