@@ -31,7 +31,7 @@ from oplet.errors import (
 from oplet.hookspecs import hookimpl
 from oplet.manifest import Manifest
 from oplet.opening import open_device
-from oplet.registry import Explanation, Registry, default_registry
+from oplet.registry import Explanation, InputValue, Registry, default_registry
 from oplet.request import Request, TensorSpec
 from oplet.variant import Binding, Launch, Rejection, Variant
 
@@ -76,7 +76,7 @@ def run(
     out: Mapping[str, Tensor] | None = None,
     outputs: Sequence[str] | None = None,
     variant: str | None = None,
-    **inputs: Any,
+    **inputs: InputValue | None,
 ) -> Any:
     """`Registry.run` on the default registry."""
     return default_registry().run(op, attrs=attrs, out=out, outputs=outputs, variant=variant, **inputs)
@@ -89,7 +89,7 @@ def explain(
     attrs: Mapping[str, object] | None = None,
     outputs: Sequence[str] | None = None,
     variant: str | None = None,
-    **inputs: Any,
+    **inputs: InputValue | TensorSpec | None,
 ) -> Explanation:
     """`Registry.explain` on the default registry."""
     return default_registry().explain(op, attrs=attrs, outputs=outputs, variant=variant, **inputs)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_CALLS = 1024
 
 #: what `run` takes for an input
-ArrayLike = Tensor | np.ndarray | np.generic
+InputValue = Tensor | np.ndarray | np.generic
 
 
 @attrs.frozen
@@ -346,7 +346,7 @@ class Registry:
         out: Mapping[str, Tensor] | None = None,
         outputs: Sequence[str] | None = None,
         variant: str | None = None,
-        **inputs: ArrayLike | None,
+        **inputs: InputValue | None,
     ) -> Any:
         """Runs an op. Returns before the device is done; `Tensor.numpy` waits.
 
@@ -381,7 +381,7 @@ class Registry:
         out: Mapping[str, Tensor] | None = None,
         outputs: Sequence[str] | None = None,
         variant: str | None = None,
-        **inputs: ArrayLike | None,
+        **inputs: InputValue | None,
     ) -> Any:
         """As `run`, for a coroutine: asyncio's event loop goes on meanwhile.
 
@@ -401,7 +401,7 @@ class Registry:
         attrs: Mapping[str, object] | None = None,
         outputs: Sequence[str] | None = None,
         variant: str | None = None,
-        **inputs: ArrayLike | TensorSpec | None,
+        **inputs: InputValue | TensorSpec | None,
     ) -> None:
         """Makes ready for calls like this one: loads the plugin, plans, compiles. Runs nothing.
 
@@ -428,7 +428,7 @@ class Registry:
         out: Mapping[str, Tensor] | None,
         outputs: Sequence[str] | None,
         variant: str | None,
-        inputs: Mapping[str, ArrayLike | None],
+        inputs: Mapping[str, InputValue | None],
     ) -> _Call:
         """The call, remembered or prepared."""
         key = _key(op, attributes, out, outputs, variant, inputs)
@@ -450,7 +450,7 @@ class Registry:
         attrs: Mapping[str, object] | None = None,
         outputs: Sequence[str] | None = None,
         variant: str | None = None,
-        **inputs: ArrayLike | TensorSpec | None,
+        **inputs: InputValue | TensorSpec | None,
     ) -> Explanation:
         """Tells which variant `run` would take, and why each of the others does not run. Runs nothing.
 
@@ -506,7 +506,7 @@ class Registry:
         out: Mapping[str, Tensor] | None,
         outputs: Sequence[str] | None,
         variant: str | None,
-        inputs: Mapping[str, ArrayLike | None],
+        inputs: Mapping[str, InputValue | None],
     ) -> _Call:
         loaded = self[op]
         request = loaded.bind(_specs(loaded.id, inputs), attributes, _asked(loaded, out, outputs))
@@ -521,7 +521,7 @@ class Registry:
             result=_result_type(op, request.outputs) if len(request.outputs) > 1 else None,
         )
 
-    def _run(self, call: _Call, out: Mapping[str, Tensor] | None, inputs: Mapping[str, ArrayLike | None]) -> Any:
+    def _run(self, call: _Call, out: Mapping[str, Tensor] | None, inputs: Mapping[str, InputValue | None]) -> Any:
         device = self.device
         buffers: list[Buffer | None] = []
         hosts: dict[str, Any] = {}
@@ -559,7 +559,7 @@ class Registry:
         attributes: Mapping[str, object] | None,
         out: Mapping[str, Tensor] | None,
         outputs: Sequence[str] | None,
-        inputs: Mapping[str, ArrayLike | None],
+        inputs: Mapping[str, InputValue | None],
     ) -> Any:
         loaded = self[op]
         if out is not None:

@@ -11,16 +11,16 @@ OP = "com.microsoft.PackedMultiHeadAttention"
 
 
 @pytest.fixture(scope="module")
-def registry():
+def registry() -> oplet.Registry:
     return oplet.Registry()
 
 
 @pytest.fixture(scope="module")
-def bare():
+def bare() -> oplet.Registry:
     return oplet.Registry(device=oplet.open_device(features=[]))
 
 
-def shapes(tokens, batch, length, **tensors):
+def shapes(tokens: int, batch: int, length: int, **tensors: tuple[int, ...]) -> dict[str, TensorSpec]:
     return {
         "tokenOffsetT": TensorSpec((batch, length), "int32"),
         "cumulativeSequenceLengthT": TensorSpec((batch + 1,), "int32"),
@@ -59,7 +59,7 @@ TYPICAL = {
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_explain_says_what_runs_and_why_the_others_do_not(registry, name):
+def test_explain_says_what_runs_and_why_the_others_do_not(registry: oplet.Registry, name: str) -> None:
     heads, inputs, expected, reasons = TYPICAL[name]
     found = registry.explain(OP, attrs={"num_heads": heads}, **inputs)
     assert found.variant == expected
@@ -70,7 +70,7 @@ def test_explain_says_what_runs_and_why_the_others_do_not(registry, name):
         assert reason in told[variant]
 
 
-def test_without_subgroups_tiles_go_through_memory(bare):
+def test_without_subgroups_tiles_go_through_memory(bare: oplet.Registry) -> None:
     heads, inputs, _, _ = TYPICAL["an encoder's layer"]
     found = bare.explain(OP, attrs={"num_heads": heads}, **inputs)
     assert found.variant == "packed_bias_flash_nosg"
@@ -78,7 +78,7 @@ def test_without_subgroups_tiles_go_through_memory(bare):
     assert told["packed_bias_flash"] == "needs the device feature subgroups"
 
 
-def test_there_is_a_variant_of_every_name():
+def test_there_is_a_variant_of_every_name() -> None:
     forms = ["", "_attn_bias", "_bias", "_bias_attn_bias"]
     methods = ["flash", "flash_nosg", "serial"]
     wanted = [f"{form}{added}_{method}" for form in ("packed", "separate") for added in forms for method in methods]
@@ -86,7 +86,9 @@ def test_there_is_a_variant_of_every_name():
 
 
 @pytest.mark.parametrize(("head_size", "value_size", "which"), [(257, 8, "head"), (8, 260, "value head")])
-def test_a_head_over_256_is_rejected_with_the_reason(registry, head_size, value_size, which):
+def test_a_head_over_256_is_rejected_with_the_reason(
+    registry: oplet.Registry, head_size: int, value_size: int, which: str
+) -> None:
     tensors = {"queryT": (9, head_size), "keyT": (9, head_size), "valueT": (9, value_size)}
     with pytest.raises(oplet.NoVariantError, match=f"the {which} size {max(head_size, value_size)} is over 256"):
         registry.explain(OP, attrs={"num_heads": 1}, **shapes(9, 1, 9, **tensors))
@@ -110,7 +112,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "argument", "message"), REFUSED)
-def test_shapes_that_do_not_fit_name_the_argument(registry, changes, argument, message):
+def test_shapes_that_do_not_fit_name_the_argument(
+    registry: oplet.Registry, changes: dict[str, tuple[int, ...]], argument: str, message: str
+) -> None:
     inputs = shapes(5, 2, 4, queryT=(5, 2, 3, 16))
     for name, shape in changes.items():
         inputs[name] = TensorSpec(shape, "int32" if name[0] in "tc" else "float32")
@@ -121,12 +125,12 @@ def test_shapes_that_do_not_fit_name_the_argument(registry, changes, argument, m
 
 
 @pytest.mark.parametrize("heads", [0, -1])
-def test_no_heads_are_refused(registry, heads):
+def test_no_heads_are_refused(registry: oplet.Registry, heads: int) -> None:
     with pytest.raises(oplet.InputError, match="is not a number of heads"):
         registry.explain(OP, attrs={"num_heads": heads}, **shapes(5, 2, 4, queryT=(5, 2, 3, 16)))
 
 
-def test_a_scale_of_zero_is_the_default(registry):
+def test_a_scale_of_zero_is_the_default(registry: oplet.Registry) -> None:
     rng = np.random.default_rng(0)
     inputs = {
         "queryT": rng.standard_normal((5, 2, 3, 16)).astype(np.float32),
@@ -141,8 +145,8 @@ def test_a_scale_of_zero_is_the_default(registry):
     assert not np.array_equal(results[0], results[4])
 
 
-def test_two_shapes_share_a_pipeline(registry):
-    def run(tokens, head_size):
+def test_two_shapes_share_a_pipeline(registry: oplet.Registry) -> None:
+    def run(tokens: int, head_size: int) -> int:
         inputs = {
             "queryT": np.ones((tokens, 2, 3, head_size), np.float32),
             "tokenOffsetT": np.arange(tokens, dtype=np.int32).reshape(1, tokens),

@@ -9,6 +9,7 @@ op's own float64 numpy tells.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -17,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 from oplet.testing.compare import Tolerance, compare
 from oplet.testing.suite import Suite
-from oplet_packed_mha.cases import BROADCASTS, draw, scale
+from oplet_packed_mha.cases import BROADCASTS, Attributes, Inputs, draw, scale
 
 OP = "com.microsoft.PackedMultiHeadAttention"
 CASES = 300
@@ -30,11 +31,11 @@ APART = Tolerance(2 * SUITE.tolerance["float32"].rtol, 0.0, "two float32 computa
 
 
 @pytest.fixture(scope="module")
-def registry():
+def registry() -> oplet.Registry:
     return oplet.Registry()
 
 
-def random_call(number):
+def random_call(number: int) -> tuple[Inputs, Attributes, bool]:
     rng = np.random.default_rng([2026, number])
     lengths = rng.integers(0, 24, rng.integers(1, 5)).tolist()
     if rng.random() < 0.1:
@@ -66,7 +67,7 @@ def random_call(number):
 
 
 @functools.cache
-def padded_attention(names, num_heads, scale_given):
+def padded_attention(names: tuple[str, ...], num_heads: int, scale_given: float | None) -> Any:
     """A session of one MultiHeadAttention node with these inputs."""
     order = ("query", "key", "value", "bias", "mask", "attention_bias")
     attributes = {"num_heads": num_heads} | ({} if scale_given is None else {"scale": scale_given})
@@ -87,12 +88,12 @@ def padded_attention(names, num_heads, scale_given):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def oracle(inputs, attributes):
+def oracle(inputs: Inputs, attributes: Attributes) -> np.ndarray:
     query = inputs["queryT"]
     offsets = inputs["tokenOffsetT"]
     tokens, places = len(query), offsets.reshape(-1)[: len(query)]
 
-    def pad(rows):
+    def pad(rows: np.ndarray) -> np.ndarray:
         grid = np.zeros((offsets.size, rows.shape[1]), np.float32)
         grid[places] = rows
         return grid.reshape(*offsets.shape, -1)
@@ -112,7 +113,7 @@ def oracle(inputs, attributes):
 
 
 @pytest.mark.parametrize("first", range(0, CASES, CASES_A_TEST))
-def test_random_calls(registry, first):
+def test_random_calls(registry: oplet.Registry, first: int) -> None:
     op, caps = registry[OP], registry.device.capabilities
     accepted = 0
     for number in range(first, first + CASES_A_TEST):
@@ -137,13 +138,13 @@ def test_random_calls(registry, first):
     assert accepted >= CASES_A_TEST
 
 
-def test_the_oracle_serves_most_random_calls():
+def test_the_oracle_serves_most_random_calls() -> None:
     calls = [random_call(number) for number in range(CASES)]
     served = [i["queryT"].dtype == np.float32 and i["queryT"].size > 0 and not masked for i, _, masked in calls]
     assert sum(served) > CASES // 2
 
 
-def test_packed_and_separate_forms_agree_with_the_padded_oracle_on_left_padding(registry):
+def test_packed_and_separate_forms_agree_with_the_padded_oracle_on_left_padding(registry: oplet.Registry) -> None:
     rng = np.random.default_rng(7)
     inputs, attributes = draw(
         rng, [3, 17, 9], heads=2, head_size=16, broadcast=(True, True), padding="left", packed=True

@@ -6,24 +6,24 @@ import numpy as np
 import oplet
 import pytest
 from oplet.testing.guard import GuardPool
-from oplet_packed_mha.cases import draw
+from oplet_packed_mha.cases import Attributes, Inputs, draw
 
 OP = "com.microsoft.PackedMultiHeadAttention"
 
 
 @pytest.fixture(scope="module")
-def registry():
+def registry() -> oplet.Registry:
     return oplet.Registry()
 
 
 @pytest.fixture(scope="module")
-def guarded():
+def guarded() -> oplet.Registry:
     device = oplet.open_device()
     device.pool = GuardPool(device)
     return oplet.Registry(device=device)
 
 
-def call(**changes):
+def call(**changes: np.ndarray) -> tuple[Inputs, Attributes]:
     inputs, attributes = draw(np.random.default_rng(0), [3, 2, 4], heads=2, head_size=16, padding="right")
     return {**inputs, **changes}, attributes
 
@@ -40,7 +40,9 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("name", "entries", "message"), MALFORMED)
 @pytest.mark.parametrize("variant", [None, "packed_serial", "reference"])
-def test_a_malformed_array_is_refused_by_its_entry(registry, name, entries, message, variant):
+def test_a_malformed_array_is_refused_by_its_entry(
+    registry: oplet.Registry, name: str, entries: list[int], message: str, variant: str | None
+) -> None:
     inputs, attributes = call(**{name: np.array(entries, np.int32)})
     with pytest.raises(oplet.InputError) as caught:
         registry.run(OP, attrs=attributes, variant=variant, **inputs)
@@ -49,14 +51,14 @@ def test_a_malformed_array_is_refused_by_its_entry(registry, name, entries, mess
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**6])
-def test_an_offset_outside_the_grid_is_refused_by_its_entry(registry, wrong):
+def test_an_offset_outside_the_grid_is_refused_by_its_entry(registry: oplet.Registry, wrong: int) -> None:
     inputs, attributes = call()
     inputs["tokenOffsetT"].reshape(-1)[4] = wrong
     with pytest.raises(oplet.InputError, match=f"entry 4 is {wrong}, outside the padded grid"):
         registry.run(OP, attrs=attributes, **inputs)
 
 
-def test_offsets_behind_the_tokens_are_not_read(registry):
+def test_offsets_behind_the_tokens_are_not_read(registry: oplet.Registry) -> None:
     inputs, attributes = call()
     want = registry.run(OP, attrs=attributes, **inputs).numpy()
     inputs["tokenOffsetT"].reshape(-1)[9:] = -1
@@ -64,7 +66,7 @@ def test_offsets_behind_the_tokens_are_not_read(registry):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_malformed_schedule_on_the_device_stays_in_bounds(guarded, seed):
+def test_a_malformed_schedule_on_the_device_stays_in_bounds(guarded: oplet.Registry, seed: int) -> None:
     """Outputs are unspecified then; memory outside the tensors is neither written nor looked at."""
     rng = np.random.default_rng(seed)
     inputs, attributes = draw(
@@ -92,7 +94,7 @@ def test_a_malformed_schedule_on_the_device_stays_in_bounds(guarded, seed):
         assert np.array_equal(*map(np.isnan, results)), f"{variant} reads behind a tensor"
 
 
-def test_more_workgroups_than_one_dimension_holds(registry):
+def test_more_workgroups_than_one_dimension_holds(registry: oplet.Registry) -> None:
     tokens = 66_000
     rng = np.random.default_rng(0)
     query = rng.standard_normal((tokens, 1, 3, 4)).astype(np.float32)

@@ -10,7 +10,7 @@ import oplet
 import pytest
 from oplet.testing.compare import compare
 from oplet.testing.suite import Suite
-from oplet_packed_mha.cases import draw, scale
+from oplet_packed_mha.cases import Attributes, Inputs, draw, scale
 from oplet_packed_mha.tiles import choose_tile, gpu_tiles, software_tile
 
 OP = "com.microsoft.PackedMultiHeadAttention"
@@ -26,13 +26,15 @@ TILES = {
 
 
 @pytest.fixture(scope="module")
-def registry():
+def registry() -> oplet.Registry:
     return oplet.Registry()
 
 
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.parametrize("method", ["flash", "flash_nosg"])
-def test_a_tile_of_gpus_is_right(registry, monkeypatch, name, method):
+def test_a_tile_of_gpus_is_right(
+    registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
     value_size, tile = TILES[name]
     subgroup_size = registry.device.capabilities.subgroup_size
     if method == "flash" and tile.lanes > subgroup_size:
@@ -55,14 +57,14 @@ def test_a_tile_of_gpus_is_right(registry, monkeypatch, name, method):
     assert wrong is None, wrong.describe("outputT", SUITE.tolerance["float32"])
 
 
-def results(registry, inputs, attributes):
+def results(registry: oplet.Registry, inputs: Inputs, attributes: Attributes) -> tuple[np.ndarray, np.ndarray]:
     op = registry[OP]
     request = op.bind({name: oplet.TensorSpec.of(array) for name, array in inputs.items()}, attributes)
     return op.reference(request, inputs)["outputT"], scale(request, inputs)["outputT"]
 
 
 @pytest.mark.parametrize("value_size", [4, 64, 68, 128, 132, 256])
-def test_every_tile_is_one_that_the_template_takes(value_size):
+def test_every_tile_is_one_that_the_template_takes(value_size: int) -> None:
     for tile in (*gpu_tiles(value_size), software_tile(value_size)):
         keys = 4 * tile.lanes * tile.key_panels
         assert tile.lanes * 4 * tile.value_panels >= value_size
@@ -75,7 +77,7 @@ def test_every_tile_is_one_that_the_template_takes(value_size):
 
 @pytest.mark.parametrize("value_size", [64, 128, 256])
 @pytest.mark.parametrize("subgroups", [True, False])
-def test_the_floor_of_limits_has_a_tile_of_gpus(registry, value_size, subgroups):
+def test_the_floor_of_limits_has_a_tile_of_gpus(registry: oplet.Registry, value_size: int, subgroups: bool) -> None:
     caps = registry.device.capabilities
     gpu = attrs.evolve(
         caps,
@@ -88,10 +90,10 @@ def test_the_floor_of_limits_has_a_tile_of_gpus(registry, value_size, subgroups)
     assert choose_tile(value_size, tight, subgroups=subgroups) is None
 
 
-def test_padding_costs_nothing(registry):
+def test_padding_costs_nothing(registry: oplet.Registry) -> None:
     """Twice the padding is the same launch, to the last number."""
 
-    def launches(length):
+    def launches(length: int) -> str:
         inputs = {
             "queryT": oplet.TensorSpec((1000, 4, 3, 64), "float32"),
             "tokenOffsetT": oplet.TensorSpec((8, length), "int32"),
