@@ -22,17 +22,13 @@ import attrs as records
 import numpy as np
 
 from oplet.bench.cases import Case, read_cases
-from oplet.bench.meter import SAMPLES, Meter
+from oplet.bench.meter import SAMPLES, Meter, copies_past_caches
 from oplet.bench.peers import Build, Peer, PeerCase, builders_of, samples_of
 from oplet.buffers import Buffer, Tensor
 from oplet.errors import InputError, NoVariantError
 from oplet.op import Op
 from oplet.registry import Registry
 from oplet.request import TensorSpec
-
-#: a case's copies take at least this many bytes together: several times the largest cache of a GPU
-ROTATE_BYTES = 512 << 20
-CPU_ROTATE_BYTES = 64 << 20
 
 
 @records.frozen
@@ -204,10 +200,8 @@ def _measure(
     program = device.prepare(plan, op.templates)
     arrays = {name: arrays[word] for name in plan.inputs for word in arrays if _is_port(op, name, word)}
     nbytes = sum(spec.nbytes for spec in (*plan.inputs.values(), *plan.outputs.values()))
-    rotate = CPU_ROTATE_BYTES if device.capabilities.adapter.is_cpu else ROTATE_BYTES
-    copies = max(1, min(64, -(-rotate // max(nbytes, 1))))
     sets: list[list[Buffer | None]] = []
-    for _ in range(copies):
+    for _ in range(copies_past_caches(nbytes, is_cpu=device.capabilities.adapter.is_cpu)):
         buffers = [device.upload(arrays[name]) for name in plan.inputs]
         buffers += [device.take(spec.nbytes) if spec.nbytes else None for spec in plan.outputs.values()]
         sets.append(buffers)

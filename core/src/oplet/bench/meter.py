@@ -17,6 +17,12 @@ from oplet.request import TensorSpec
 from oplet.templates import Templates
 from oplet.variant import Binding, Launch, Plan
 
+#: copies of a case take at least this many bytes together: several times the largest cache of a GPU, or of a CPU
+ROTATE_BYTES, CPU_ROTATE_BYTES = 512 << 20, 64 << 20
+
+#: most copies of a case
+MAX_COPIES = 64
+
 #: seconds that the device is kept busy before each group of samples
 BUSY_SECONDS = 0.25
 
@@ -124,6 +130,12 @@ class Meter:
             fmas += self.sample(self._fma, repeat(self._fma_buffers))
         flops = self._fma_groups * 256 * self._fma_rounds * _FMA_FLOPS
         return 2 * self._copy_bytes / statistics.median(copies), flops / statistics.median(fmas)
+
+
+def copies_past_caches(nbytes: int, *, is_cpu: bool = False) -> int:
+    """How many sets of a case's tensors, of `nbytes` each, no cache holds together."""
+    rotate = CPU_ROTATE_BYTES if is_cpu else ROTATE_BYTES
+    return max(1, min(MAX_COPIES, math.ceil(rotate / max(nbytes, 1))))
 
 
 def _noise() -> np.ndarray:

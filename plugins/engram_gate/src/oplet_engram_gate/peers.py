@@ -36,10 +36,14 @@ def _torch(case: PeerCase, *, compiled: bool) -> Peer:
     names = ["keyT", "queryT", "valueT", "keyNormScaleT", "queryNormScaleT"]
     if "gatedValueNormedT" in case.request.outputs:
         names.append("convNormScaleT")
-    tensors = [torch.from_numpy(case.arrays[name]).cuda() for name in names]
     formula = _formula(float(case.attrs["epsilon"]))
     run = torch.compile(formula, dynamic=False) if compiled else formula
-    return timed_on_cuda(lambda: run(*tensors))
+
+    def prepare() -> Callable[[], object]:
+        tensors = [torch.from_numpy(case.arrays[name]).cuda() for name in names]
+        return lambda: run(*tensors)
+
+    return timed_on_cuda(case, prepare)
 
 
 PEERS: Mapping[str, Build] = {

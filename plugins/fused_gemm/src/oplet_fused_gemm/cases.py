@@ -14,8 +14,8 @@ from oplet_fused_gemm.shapes import Gemm
 Inputs = dict[str, np.ndarray]
 Attributes = dict[str, AttributeValue]
 
-#: the first five of the op's card
-_CARD = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid")
+#: those of the kernel contract webgpu-kernels/com.microsoft.FusedGemm
+_CONTRACT = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid")
 
 #: `rtol` of test.json, for `scale` to carry an error through the activation
 _RTOL = 1e-6
@@ -85,7 +85,7 @@ def _layouts(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
 
 def _activations(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
     for dtype in _DTYPES:
-        for name in ACTIVATIONS if dtype == np.float32 else _CARD:
+        for name in ACTIVATIONS if dtype == np.float32 else _CONTRACT:
             attributes: Attributes = {"activation": name}
             if name in ("ScaledTanh", "ParametricSoftplus"):
                 attributes |= {"activation_alpha": 1.7, "activation_beta": 0.6}
@@ -129,7 +129,7 @@ def _values(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
             yield {**plain, "C": poison}, {**attributes, "beta": 0.0}
             broken = {name: array.copy() for name, array in plain.items()}
             broken["A"][0, 0], broken["A"][1, 1], broken["B"][2, 3] = np.nan, np.inf, -np.inf
-            for name in ("", *_CARD) if m > 2 else ("", "Relu"):
+            for name in ("", *_CONTRACT) if m > 2 else ("", "Relu"):
                 yield broken, {**attributes, "activation": name}
             yield broken, {**attributes, "alpha": 0.0}
             c = np.zeros((m, n), dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
@@ -40,13 +40,11 @@ def _loop(case: PeerCase) -> Peer:
     """One call of scaled_dot_product_attention for each sequence."""
     from torch.nn.functional import scaled_dot_product_attention as attend
 
-    split, scale = _sequences(case)
+    def prepare() -> Callable[[], object]:
+        split, scale = _sequences(case)
+        return lambda: [attend(query, key, value, **scale) for query, key, value in split]
 
-    def run() -> None:
-        for query, key, value in split:
-            attend(query, key, value, **scale)
-
-    return timed_on_cuda(run)
+    return timed_on_cuda(case, prepare)
 
 
 def _nested(case: PeerCase) -> Peer:
@@ -54,12 +52,15 @@ def _nested(case: PeerCase) -> Peer:
     import torch
     from torch.nn.functional import scaled_dot_product_attention as attend
 
-    split, scale = _sequences(case)
-    query, key, value = (
-        torch.nested.nested_tensor([one[part][0].transpose(0, 1) for one in split], layout=torch.jagged).transpose(1, 2)
-        for part in range(3)
-    )
-    return timed_on_cuda(lambda: attend(query, key, value, **scale))
+    def jagged(tensors: list[Any]) -> Any:
+        return torch.nested.nested_tensor(tensors, layout=torch.jagged).transpose(1, 2)
+
+    def prepare() -> Callable[[], object]:
+        split, scale = _sequences(case)
+        query, key, value = (jagged([one[part][0].transpose(0, 1) for one in split]) for part in range(3))
+        return lambda: attend(query, key, value, **scale)
+
+    return timed_on_cuda(case, prepare)
 
 
 PEERS: Mapping[str, Build] = {"torch_loop": _loop, "torch_nested": _nested}
