@@ -318,6 +318,18 @@ class Device:
         held += [take(nbytes) for nbytes in program.scratch]
         return held
 
+    def require_timestamps(self) -> None:
+        """Refuses a device that cannot time itself.
+
+        Raises:
+            DeviceError: it lacks `timestamp-query`.
+        """
+        if "timestamp-query" not in self.capabilities.features:
+            raise DeviceError(
+                f"{self.capabilities.adapter.name}: the device has no timestamps (timestamp-query)\n"
+                "open it with that feature, or measure wall time around Tensor.numpy"
+            )
+
     def time(self, passes: Sequence[Sequence[tuple[Program, Sequence[Buffer | None]]]]) -> list[float]:
         """Submits compute passes of one run or several each, and waits.
 
@@ -327,11 +339,7 @@ class Device:
         Raises:
             DeviceError: the device lacks `timestamp-query`, or as `run`.
         """
-        if "timestamp-query" not in self.capabilities.features:
-            raise DeviceError(
-                f"{self.capabilities.adapter.name}: the device has no timestamps (timestamp-query)\n"
-                "open it with that feature, or measure wall time"
-            )
+        self.require_timestamps()
         stamps = 2 * len(passes)
         with self._lock, self._errors():
             queries = self.gpu.create_query_set(type="timestamp", count=stamps)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from oplet.errors import DeviceError
 from oplet.webgpu import COPY_SRC, QUERY_RESOLVE
 
 if TYPE_CHECKING:
@@ -60,11 +59,7 @@ class Profile:
     """
 
     def __init__(self, device: Device) -> None:
-        if "timestamp-query" not in device.capabilities.features:
-            raise DeviceError(
-                f"{device.capabilities.adapter.name}: the device has no timestamps (timestamp-query)\n"
-                "open it with that feature, or measure wall time around Tensor.numpy"
-            )
+        device.require_timestamps()
         self.device = device
         self.launches: tuple[LaunchTime, ...] = ()
         self._read: list[LaunchTime] = []

@@ -25,7 +25,7 @@ from oplet.bench.cases import Case, read_cases
 from oplet.bench.meter import SAMPLES, Meter, copies_past_caches
 from oplet.bench.peers import Build, Peer, PeerCase, builders_of, samples_of
 from oplet.buffers import Buffer, Tensor
-from oplet.errors import InputError, NoVariantError
+from oplet.errors import NoVariantError
 from oplet.op import Op
 from oplet.registry import Registry
 from oplet.request import TensorSpec
@@ -148,12 +148,8 @@ def bench(
     device = registry.device
     found = tuple(cases) if cases is not None else read_cases(loaded)
     builders = builders_of(loaded, peers)
-    known = [variant.name for variant in loaded.variants]
     for name in variants:
-        if name not in known:
-            raise InputError(
-                f"variants: {name!r} is not one of {', '.join(known)}\nname one of these", op=op, argument="variants"
-            )
+        loaded.require_variant(name)
     meter = Meter(device)
     total = 1 + len(found) * max(1, len(variants))
     progress("ceilings", 0, total)
