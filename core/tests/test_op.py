@@ -1,6 +1,7 @@
 """From arguments to a plan: what is refused, in which words, and whose fault it is. No device is opened."""
 
 import json
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from importlib.metadata import version
@@ -197,9 +198,15 @@ def test_an_int_fits_in_64_bits(mix: Op, value: Any) -> None:
         bind(mix, {"heads": value})
 
 
-def test_an_int_beyond_floats(mix: Op) -> None:
-    with refused("scale: is too large for a float", "scale"):
-        bind(mix, {"heads": 1, "scale": 10**400})
+@pytest.mark.parametrize("value", [10**400, 1e39, -1e39, np.float64(3.4028236e38)], ids=lambda v: f"{float(str(v)):g}")
+def test_a_float_fits_in_32_bits(mix: Op, value: Any) -> None:
+    with refused("scale: it does not fit in the 32 bits of an ONNX float", "scale"):
+        bind(mix, {"heads": 1, "scale": value})
+
+
+@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, math.inf, -math.inf], ids=repr)
+def test_the_largest_floats(mix: Op, value: float) -> None:
+    assert bind(mix, {"heads": 1, "scale": value}).attrs["scale"] == value
 
 
 @pytest.mark.parametrize("value", [1, 1.5, b"Relu", ["Relu"], True], ids=repr)
@@ -210,8 +217,12 @@ def test_a_string_attribute_takes_strings(mix: Op, value: Any) -> None:
 
 def test_choices(mix: Op) -> None:
     assert bind(mix, {"heads": 1, "activation": np.str_("Relu")}).attrs["activation"] == "Relu"
-    with refused("activation: 'relu' is not a known value\nvalues: , Relu, Gelu\ndid you mean 'Relu'", "activation"):
+    with refused(
+        "activation: 'relu' is not a known value\nvalues: \"\", Relu, Gelu\ndid you mean 'Relu'", "activation"
+    ):
         bind(mix, {"heads": 1, "activation": "relu"})
+    with refused("did you mean 'Gelu'", "activation"):
+        bind(mix, {"heads": 1, "activation": "GELU"})
     with refused("bits: '5' is not a known value\nvalues: 4, 8", "bits"):
         bind(mix, {"heads": 1, "bits": 5})
 

@@ -438,7 +438,11 @@ def bench(
     registry = oplet.Registry(device=device)
     reports = []
     for one in (op,) if op else registry.ids:
-        cases = [case for case in read_cases(registry[one]) if only is None or only in case.name]
+        known = read_cases(registry[one])
+        cases = [case for case in known if only is None or only in case.name]
+        if op and only is not None and not cases:
+            names = ", ".join(case.name for case in known)
+            raise click.BadParameter(f"no case has {only!r} in its name; cases: {names}", param_hint="'--case'")
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(one)
             report = measure(
@@ -582,7 +586,8 @@ def _print_report(report: Any) -> None:
         rows = [
             (
                 adapter["name"],
-                f"{adapter['backend']}, {adapter['driver']}, features: {', '.join(adapter['features']) or 'none'}",
+                ", ".join(filter(None, (adapter["backend"], adapter["driver"])))
+                + f", features: {', '.join(adapter['features']) or 'none'}",
             )
             for adapter in one.adapters
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -29,6 +30,9 @@ from oplet.variant import Launch, Plan, Rejection, Variant
 
 if TYPE_CHECKING:
     from oplet.templates import Templates
+
+#: from here on a finite number rounds to an infinite float32
+_FLOAT_END = 2.0**128 - 2.0**103
 
 
 @attrs.define(eq=False, slots=False)
@@ -229,14 +233,13 @@ class Op:
             choices = [str(choice) for choice in attribute.choices]
             raise self._unknown("value", str(value), choices, argument=attribute.name)
         if attribute.type == "int" and not -(1 << 63) <= value < 1 << 63:  # type: ignore[operator]
-            raise self._refusal(
-                attribute.name, f"{value} does not fit in the 64 bits of an ONNX int", "pass a smaller one"
-            )
+            raise self._refusal(attribute.name, "it does not fit in the 64 bits of an ONNX int", "pass a smaller one")
         if attribute.type == "float":
-            try:
-                return float(value)  # type: ignore[arg-type]  # the kind was checked above
-            except OverflowError:
-                raise self._refusal(attribute.name, "is too large for a float", "pass a smaller one") from None
+            if abs(value) >= _FLOAT_END and value not in (math.inf, -math.inf):  # type: ignore[arg-type]
+                raise self._refusal(
+                    attribute.name, "it does not fit in the 32 bits of an ONNX float", "pass a smaller one"
+                )
+            return float(value)  # type: ignore[arg-type]  # the kind was checked above
         return value  # type: ignore[return-value]  # the kind was checked above
 
     def bind_outputs(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
@@ -450,9 +453,11 @@ class Op:
         return InputError(f"{self.id}: {argument}: {fault}\n{advice}", op=self.id, argument=argument)
 
     def _unknown(self, kind: str, name: str, known: Sequence[str], *, argument: str = "") -> InputError:
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+        folded = {one.casefold(): one for one in known}
+        near = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, 1, cutoff=0.5)]
         fault = f"{name!r} is not a known {kind}" if argument else f"no such {kind}"
-        evidence = f"{kind}s: {', '.join(known)}" if known else f"the op has no {kind}s"
+        listed = ", ".join(one or '""' for one in known)
+        evidence = f"{kind}s: {listed}" if known else f"the op has no {kind}s"
         advice = f"did you mean {near[0]!r}?" if near else f"take one of these {kind}s" if known else "leave it out"
         return self._refusal(argument or name, f"{fault}\n{evidence}", advice)
 

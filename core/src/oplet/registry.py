@@ -564,7 +564,7 @@ class Registry:
         loaded = self[op]
         if out is not None:
             raise InputError(
-                f'{op}: out: variant="reference" makes host tensors and fills none\nleave out away',
+                f'{op}: out: variant="reference" makes host tensors and fills none\ndo not pass out=',
                 op=op,
                 argument="out",
             )
