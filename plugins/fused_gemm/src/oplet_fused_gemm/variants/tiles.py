@@ -95,6 +95,8 @@ def slice_k(gemm: Gemm, tile: Tile) -> int:
 
 def rejects_slices(gemm: Gemm, caps: oplet.Capabilities, tile: Tile) -> str | None:
     """Why K cannot be split into slices."""
+    if not gemm.m * gemm.n:
+        return "Y is empty"
     if gemm.k <= tile.k:
         return f"K = {gemm.k} is no more than one step of {tile.k}"
     needed = ceil_div(gemm.k, slice_k(gemm, tile)) * gemm.m * gemm.n * 4
