@@ -110,9 +110,11 @@ def _random(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
 
 
 def _empty(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
+    sizes = [(0, 4, 3), (3, 0, 4), (0, 0, 0), (0, 5, 0), (3, 4, 0), (5, 3, 0), (40, 36, 0)]
+    long = [(0, 20, 257), (18, 0, 1024)]
     for dtype in _DTYPES:
         for ta, tb in ((0, 0), (1, 1)):
-            for m, n, k in ((0, 4, 3), (3, 0, 4), (0, 0, 0), (0, 5, 0), (3, 4, 0), (5, 3, 0), (40, 36, 0), (0, 20, 257), (18, 0, 1024)):
+            for m, n, k in sizes + long:
                 inputs, attributes = _product(rng, m, n, k, dtype, ta, tb)
                 yield inputs, {**attributes, "activation": "Sigmoid"}
                 for shape in ((n,), (m, n), (m, 1)):
