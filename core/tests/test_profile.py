@@ -160,6 +160,11 @@ def test_the_table_sums_up_templates(device: oplet.Device) -> None:
     assert "<td" in made(device, launches)._repr_html_()
 
 
+def test_a_trace_that_cannot_be_written_names_the_path(device: oplet.Device, tmp_path: Path) -> None:
+    with pytest.raises(oplet.InputError, match=r"path: .*no such folder.*\n.*can be written"):
+        made(device, []).save(tmp_path / "no such folder" / "trace.json")
+
+
 def test_the_chrome_trace(device: oplet.Device, tmp_path: Path) -> None:
     launches = [
         LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (3, 2, 1), 5.0, 2e-6),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from oplet.errors import InputError
 from oplet.webgpu import COPY_SRC, QUERY_RESOLVE
 
 if TYPE_CHECKING:
@@ -105,11 +106,18 @@ class Profile:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the Chrome trace to a file, as JSON."""
+        """Writes the Chrome trace to a file, as JSON.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
         import json
 
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.chrome_trace(), file)
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(self.chrome_trace(), file)
+        except OSError as error:
+            raise InputError(f"path: {error}\nname a file that can be written", argument="path") from error
 
     def _rows(self) -> Iterator[list[str]]:
         whole = self.seconds
