@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from environments import ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git, which a release is made with")
 
 TAG = "oplet-foo-v1.1.0"
 
