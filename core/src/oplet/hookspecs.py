@@ -17,7 +17,7 @@ serves one op.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pluggy
@@ -25,6 +25,9 @@ import pluggy
 from oplet.manifest import Manifest
 from oplet.request import Request, TensorSpec
 from oplet.variant import Variant
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 hookspec = pluggy.HookspecMarker("oplet")
 hookimpl = pluggy.HookimplMarker("oplet")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
@@ -17,6 +15,9 @@ from oplet.discovery import Offer, unmet_requirement
 from oplet.errors import ManifestError, PluginContractError, PluginLoadError
 from oplet.manifest import Manifest
 from oplet.variant import Variant
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 #: hooks that an op's plugin has to implement; `check` is optional
 REQUIRED_HOOKS = ("manifest", "infer", "reference", "variants", "templates")
@@ -172,6 +173,8 @@ def _unfitting_hook(source: Source, manager: pluggy.PluginManager, plugin: objec
         takes = inspect.signature(getattr(plugin, name)).parameters
         if manager.parse_hookspec_opts(hookspecs, hook) is None:
             hooks = [spec for spec in vars(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec)]
+            import difflib
+
             near = difflib.get_close_matches(hook, hooks, 1, cutoff=0.5)
             advice = f"did you mean {near[0]}? if not, " if near else ""
             return (
@@ -250,7 +253,9 @@ def _templates(source: Source, manager: pluggy.PluginManager) -> Traversable:
         raise PluginContractError(
             f"{source.op}: {source}: templates raised {type(error).__name__}: {error}\n{advice}", **source.fields
         ) from error
-    if len(folders) != 1 or not isinstance(folders[0], Traversable):
+    import importlib.resources.abc  # 9 ms with what it imports
+
+    if len(folders) != 1 or not isinstance(folders[0], importlib.resources.abc.Traversable):
         raise PluginContractError(
             f"{source.op}: {source}: templates returned {folders}, not one Traversable\n{advice}", **source.fields
         )

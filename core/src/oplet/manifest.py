@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,6 +113,8 @@ class Manifest:
         Raises:
             ManifestError: with every problem and its JSON path.
         """
+        import importlib.resources
+
         file = importlib.resources.files(package) / "manifest.json"
         try:
             text = file.read_text(encoding="utf-8")

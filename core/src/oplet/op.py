@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from importlib.resources.abc import Traversable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +27,8 @@ from oplet.request import AttributeValue, Request, TensorSpec
 from oplet.variant import Launch, Plan, Rejection, Variant
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from oplet.templates import Templates
 
 #: from here on a finite number rounds to an infinite float32
@@ -454,6 +454,8 @@ class Op:
 
     def _unknown(self, kind: str, name: str, known: Sequence[str], *, argument: str = "") -> InputError:
         folded = {one.casefold(): one for one in known}
+        import difflib
+
         near = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, 1, cutoff=0.5)]
         fault = f"{name!r} is not a known {kind}" if argument else f"no such {kind}"
         listed = ", ".join(one or '""' for one in known)

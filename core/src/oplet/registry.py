@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Mapping, Sequence
@@ -246,6 +245,8 @@ class Registry:
         ids = self.ids
         folded = {known.casefold(): known for known in ids}
         near = [known for name, known in folded.items() if name.rpartition(".")[2] == op.casefold()]
+        import difflib
+
         near = near or [folded[name] for name in difflib.get_close_matches(op.casefold(), list(folded), 2)]
         lines.append(f"installed: {', '.join(ids) or 'none'}")
         if near:

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from oplet.capabilities import Capabilities
 from oplet.variant import Binding
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: WGSL type of a param, by the numpy scalar's dtype name
 PARAM_TYPES: Mapping[str, str] = {"uint32": "u32", "int32": "i32", "float32": "f32"}
@@ -90,6 +93,7 @@ def param_bytes(
 def dump(directory: str, label: str, shader: Shader) -> Path:
     """Writes a shader for `OPLET_DUMP_WGSL`; the name tells op, variant and contents."""
     import hashlib
+    from pathlib import Path
 
     digest = hashlib.sha256(shader.wgsl.encode()).hexdigest()[:10]
     path = Path(directory) / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{digest}.wgsl"

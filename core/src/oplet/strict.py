@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,8 @@ def parse(text: str, cls: type[Record]) -> Record:
     Raises:
         Invalid: with every problem.
     """
+    import json
+
     try:
         document = json.loads(text, object_pairs_hook=_no_duplicate_keys, parse_constant=_no_constant)
     except ValueError as error:
