@@ -107,7 +107,7 @@ class Meter:
         """How many runs of a program make a pass long enough to time; compiles it, too."""
         self._times([[(program, next(sets))]])
         seconds = min(self._times([[(program, next(sets))] for _ in range(3)]))
-        return max(1, min(MAX_RUNS, math.ceil(PASS_SECONDS / max(seconds, 1e-6))))
+        return runs_to_time(seconds)
 
     def sample(self, program: Program, sets: Iterator[Sequence[Buffer | None]], runs: int = 1) -> list[float]:
         """Seconds of a run, several times, right after a busy period.
@@ -130,6 +130,11 @@ class Meter:
             fmas += self.sample(self._fma, repeat(self._fma_buffers))
         flops = self._fma_groups * 256 * self._fma_rounds * _FMA_FLOPS
         return 2 * self._copy_bytes / statistics.median(copies), flops / statistics.median(fmas)
+
+
+def runs_to_time(seconds: float) -> int:
+    """How many runs of so many seconds go back to back for their time to be read well."""
+    return max(1, min(MAX_RUNS, math.ceil(PASS_SECONDS / max(seconds, 1e-6))))
 
 
 def copies_past_caches(nbytes: int, *, is_cpu: bool = False) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import attrs as records
 import numpy as np
 
-from oplet.bench.meter import copies_past_caches
+from oplet.bench.meter import copies_past_caches, runs_to_time
 from oplet.errors import InputError
 from oplet.op import Op
 from oplet.request import Request
@@ -89,16 +89,19 @@ def timed_on_cuda(case: PeerCase, prepare: Callable[[], Callable[[], object]]) -
     nbytes = sum(array.nbytes for array in case.arrays.values())
     runs = itertools.cycle([prepare() for _ in range(copies_past_caches(nbytes))])
 
-    def peer() -> float:
+    def seconds_of(count: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        run = next(runs)
         begin.record()
-        run()
+        for run in itertools.islice(runs, count):
+            run()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
+        return float(begin.elapsed_time(end)) * 1e-3 / count
 
-    return peer
+    seconds_of(1)  # loads code, which takes far longer than a run
+    # Short ones back to back, as the op's own: else each would be charged its launch, which the stream hides.
+    count = runs_to_time(min(seconds_of(1) for _ in range(3)))
+    return lambda: seconds_of(count)
 
 
 def _numpy_peer(case: PeerCase) -> Peer:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from oplet.bench.peers import Build, Peer, PeerCase
+from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
 
 from oplet_gated_delta_net.shapes import Delta
 
@@ -29,29 +29,25 @@ def _fla(case: PeerCase, *, chunked: bool) -> Peer:
             array = np.repeat(array, delta.hv // heads, axis=2)
         return torch.from_numpy(np.ascontiguousarray(array)).cuda().to(dtype)
 
-    # It has no float32 kernels worth the name: both dtypes are timed against its float16.
-    inputs = [
-        tensor("queryT", delta.hq, torch.float16),
-        tensor("keyT", delta.hq, torch.float16),
-        tensor("valueT", delta.hv, torch.float16),
-    ]
-    gates = {"g": tensor("decayT", delta.hv, torch.float32), "beta": tensor("betaT", delta.hv, torch.float16)}
-    state = None
-    if delta.initial:
-        # Its state is key-major.
-        state = torch.from_numpy(case.arrays["initialStateT"]).cuda().transpose(-1, -2).contiguous()
     function = chunk_gated_delta_rule if chunked else fused_recurrent_gated_delta_rule
     norm = {"use_qk_l2norm_in_kernel": delta.norm_epsilon is not None}
 
-    def peer() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function(*inputs, **gates, **norm, scale=float(delta.scale), initial_state=state, output_final_state=True)
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) * 1e-3
+    def prepare() -> Callable[[], object]:
+        # It has no float32 kernels worth the name: both dtypes are timed against its float16.
+        inputs = [
+            tensor("queryT", delta.hq, torch.float16),
+            tensor("keyT", delta.hq, torch.float16),
+            tensor("valueT", delta.hv, torch.float16),
+        ]
+        gates = {"g": tensor("decayT", delta.hv, torch.float32), "beta": tensor("betaT", delta.hv, torch.float16)}
+        state = None
+        if delta.initial:
+            # Its state is key-major.
+            state = torch.from_numpy(case.arrays["initialStateT"]).cuda().transpose(-1, -2).contiguous()
+        known = {"scale": float(delta.scale), "initial_state": state, "output_final_state": True}
+        return lambda: function(*inputs, **gates, **norm, **known)
 
-    return peer
+    return timed_on_cuda(case, prepare)
 
 
 PEERS: Mapping[str, Build] = {
