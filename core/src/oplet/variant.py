@@ -121,7 +121,8 @@ class Variant:
         name: unique within the op; what `variant=` takes and `explain` prints.
         plan: `(request, caps) -> Sequence[Launch]`, pure; no launch at all is fine (an empty output).
         rejects: `(request, caps) -> str | None`, why this variant cannot serve the call, or None.
-        yields: the same, why another variant is expected to be faster although this one could serve.
+        yields: the same, why another variant is expected to be faster although this one could serve; asked only
+            where it does not reject.
         doc: one sentence for `oplet info`.
     """
 

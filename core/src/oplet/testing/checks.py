@@ -40,10 +40,10 @@ from oplet.errors import InputError, NoVariantError, OpletError
 from oplet.manifest import Attribute, Manifest
 from oplet.op import Op
 from oplet.registry import Registry
-from oplet.request import DTYPES, TensorSpec
+from oplet.request import DTYPES, Request, TensorSpec
 from oplet.testing.guard import GuardPool, Seen
 from oplet.testing.kit import SETUP_WORDS, SETUPS, Call, Finding, Kit, NotRun
-from oplet.variant import Launch
+from oplet.variant import Launch, Variant
 
 Findings = Iterator[Finding | NotRun]
 
@@ -405,7 +405,7 @@ def _plan_findings(op: Op, caps: Capabilities, call: Call, name: str) -> Iterato
     variant = next(one for one in op.variants if one.name == name)
     finding = partial(_finding, call=call, variant=name)
     try:
-        answers = [(variant.rejects(call.request, caps), variant.yields(call.request, caps)) for _ in range(2)]
+        answers = [_answers(variant, call.request, caps) for _ in range(2)]
     except Exception as error:  # a plugin's predicate may raise anything
         yield finding("plans", message=f"a predicate raised {type(error).__name__}: {error}")
         return
@@ -427,6 +427,12 @@ def _plan_findings(op: Op, caps: Capabilities, call: Call, name: str) -> Iterato
         yield finding("plans", message="plan is not pure: two equal requests are planned differently")
         return
     yield from _sizes_in_context(op, caps, call, name)
+
+
+def _answers(variant: Variant, request: Request, caps: Capabilities) -> tuple[str | None, str | None]:
+    """What its predicates say; the second is not asked where the first rejects, as in a call."""
+    rejected = variant.rejects(request, caps)
+    return rejected, None if rejected is not None else variant.yields(request, caps)
 
 
 def _sizes_in_context(op: Op, caps: Capabilities, call: Call, name: str) -> Iterator[Finding]:

@@ -37,6 +37,9 @@ def _torch(case: PeerCase, *, compiled: bool) -> Peer:
     if "gatedValueNormedT" in case.request.outputs:
         names.append("convNormScaleT")
     formula = _formula(float(case.attrs["epsilon"]))
+    if compiled:
+        # It keeps its code by function, and after eight shapes of one goes on uncompiled.
+        torch.compiler.reset()
     run = torch.compile(formula, dynamic=False) if compiled else formula
 
     def prepare() -> Callable[[], object]:
