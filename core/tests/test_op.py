@@ -173,7 +173,7 @@ def test_a_float_attribute_may_be_nan(mix: Op) -> None:
     ids=repr,
 )
 def test_a_float_attribute_takes_nothing_else(mix: Op, value: Any) -> None:
-    with refused(rf"scale: .* is a {type(value).__name__}|complex; the attribute is of type float", "scale"):
+    with refused(rf"scale: .* is of type ({type(value).__name__}|complex); the attribute is of type float", "scale"):
         bind(mix, {"heads": 1, "scale": value})
 
 

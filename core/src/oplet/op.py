@@ -226,7 +226,7 @@ class Op:
         if isinstance(value, bool | np.bool_) or not isinstance(value, kinds[attribute.type]):
             raise self._refusal(
                 attribute.name,
-                f"{value!r} is a {type(value).__name__}; the attribute is of type {attribute.type}",
+                f"{value!r} is of type {type(value).__name__}; the attribute is of type {attribute.type}",
                 {"float": "pass a float or an int", "int": "pass an int", "string": "pass a string"}[attribute.type],
             )
         if attribute.choices is not None and value not in attribute.choices:
