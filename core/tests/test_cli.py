@@ -285,6 +285,10 @@ class TestDoctor:
         assert "ended the process with status 1" in report.implementations[0].fault
 
 
+def test_bench_beside_a_peer_that_no_op_has() -> None:
+    assert "no op has a peer 'zebra'; peers: " in oplet("bench", "--peer", "zebra", status=2).stderr
+
+
 def test_bench_of_a_case_that_there_is_not(affine: Path) -> None:
     names = ", ".join(case["name"] for case in json.loads((affine / "bench.json").read_text())["cases"])
     assert f"no case has 'zebra' in its name; cases: {names}" in oplet("bench", OP, "--case", "zebra", status=2).stderr

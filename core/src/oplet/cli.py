@@ -394,7 +394,7 @@ def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
 @click.argument("op", required=False)
 @click.option("--case", "only", metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--variant", "variants", multiple=True, help="Time this variant, repeatable; default the one that runs.")
-@click.option("--peer", "peers", multiple=True, help="numpy, onnxruntime or one of the op's own; repeatable.")
+@click.option("--peer", "peers", multiple=True, help="numpy, onnxruntime or one of an op's own; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Groups of samples for each case.")
 @click.option("--experimental", is_flag=True, help="Also use features that no standard has: subgroup matrices on Dawn.")
 @click.option("--unchecked", is_flag=True, help="Compile shaders without bounds checks.")
@@ -433,11 +433,18 @@ def bench(
 
     from oplet.bench import bench as measure
     from oplet.bench import page, read_cases, table
+    from oplet.bench.peers import known_to
 
     device = oplet.open_device(webgpu=webgpu, adapter=adapter, experimental=experimental, unchecked=unchecked)
     registry = oplet.Registry(device=device)
+    ops = (op,) if op else registry.ids
+    theirs = {one: [peer for peer in peers if op or peer in known_to(registry[one])] for one in ops}
+    for peer in peers:
+        if not any(peer in found for found in theirs.values()):
+            names = ", ".join(sorted({name for one in ops for name in known_to(registry[one])}))
+            raise click.BadParameter(f"no op has a peer {peer!r}; peers: {names}", param_hint="'--peer'")
     reports = []
-    for one in (op,) if op else registry.ids:
+    for one in ops:
         known = read_cases(registry[one])
         cases = [case for case in known if only is None or only in case.name]
         if op and only is not None and not cases:
@@ -450,7 +457,7 @@ def bench(
                 one,
                 cases=cases,
                 variants=variants,
-                peers=peers,
+                peers=theirs[one],
                 rounds=rounds,
                 progress=partial(_advance, bar, task),
             )

@@ -42,20 +42,27 @@ class PeerCase:
 Build = Callable[[PeerCase], Peer]
 
 
+def known_to(op: Op) -> Mapping[str, Build]:
+    """Every peer of an op: those of core, and those of the op folder's peers.py (`PEERS = {name: build}`)."""
+    known: dict[str, Build] = {"numpy": _numpy_peer, "onnxruntime": _onnxruntime_peer}
+    package = f"{op.module}.peers"
+    try:
+        known.update(importlib.import_module(package).PEERS)
+    except ModuleNotFoundError as error:
+        if error.name not in (package, op.module):
+            raise
+    return known
+
+
 def builders_of(op: Op, names: Sequence[str]) -> dict[str, Build]:
-    """The builders of the named peers: of core, and of the op folder's peers.py (`PEERS = {name: build}`).
+    """The builders of the named peers.
 
     Raises:
         InputError: there is no such peer.
     """
-    known: dict[str, Build] = {"numpy": _numpy_peer, "onnxruntime": _onnxruntime_peer}
-    package = f"{op.module}.peers"
-    if set(names) - set(known):
-        try:
-            known.update(importlib.import_module(package).PEERS)
-        except ModuleNotFoundError as error:
-            if error.name not in (package, op.module):
-                raise
+    if not names:
+        return {}
+    known = known_to(op)
     for name in names:
         if name not in known:
             raise InputError(
