@@ -1,6 +1,7 @@
 """Opening devices, rich and poor; what they refuse; and what is left when one is lost."""
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -336,7 +337,7 @@ def test_too_many_storage_buffers_say_needed_and_allowed(floor: oplet.Device) ->
         assert "maxStorageBuffersPerShaderStage" in str(caught.value)
 
 
-def counting(workgroups: int) -> Any:
+def counting(workgroups: int, operations: int = 0) -> Any:
     def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[Launch]:
         return [
             Launch(
@@ -344,6 +345,7 @@ def counting(workgroups: int) -> Any:
                 workgroups,
                 params={"size": np.uint32(request.inputs["X"].size)},
                 bindings=[Binding("y", "Y", "read_write", "atomic<u32>")],
+                operations=operations,
             )
         ]
 
@@ -356,6 +358,24 @@ def test_every_workgroup_runs_once_and_a_surplus_one_never(device: oplet.Device,
     zeros = np.zeros(workgroups, np.uint32)
     counts = registry.run(SCALE, X=zeros, out={"Y": registry.tensor(zeros)}).numpy()
     np.testing.assert_array_equal(counts, 1)
+
+
+@pytest.mark.parametrize(("workgroups", "dispatches"), [(1, 1), (7, 7), (1000, 8), (65536, 2), (200_000, 4)])
+def test_a_long_launch_is_several_dispatches(
+    device: oplet.Device, monkeypatch: pytest.MonkeyPatch, workgroups: int, dispatches: int
+) -> None:
+    """The bound is an eighth of the launch, or a half where that is of more workgroups than a dimension takes."""
+    monkeypatch.setattr(device, "max_operations", 125 if workgroups <= 1000 else 501)
+    registry = scale(device, counting(workgroups, operations=1000))
+    zeros = np.zeros(workgroups, np.uint32)
+    y = registry.tensor(zeros)
+    with registry.profile() as profile:
+        registry.run(SCALE, X=zeros, out={"Y": y})
+    assert [one.template for one in profile.launches] == ["count.wgsl.jinja"] * dispatches
+    assert sum(math.prod(one.grid) for one in profile.launches) >= workgroups
+    with registry.batch():
+        registry.run(SCALE, X=zeros, out={"Y": y})
+    np.testing.assert_array_equal(y.numpy(), 2)
 
 
 @pytest.mark.parametrize("workgroups", [65535 * 65535 + 1, 1 << 32, 1 << 40, 1 << 80])

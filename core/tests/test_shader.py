@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from oplet.capabilities import FLOOR, Adapter, Capabilities
 from oplet.errors import ShaderError
-from oplet.shader import FOLD_PARAMS, Shader, dump, fold, param_bytes, prologue
+from oplet.shader import FOLD_PARAMS, Shader, dump, fold, param_bytes, prologue, ranges
 from oplet.templates import Templates
 from oplet.variant import Binding
 
@@ -165,9 +165,27 @@ def test_fold_leaves_small_launches_alone() -> None:
     assert fold(65536, 65535) == (65535, 2, 1)
 
 
+@pytest.mark.parametrize("workgroups", [1, 7, 8, 9, 63, 64, 65, 100, 512])
+@pytest.mark.parametrize("most", [1, 3, 8, 9, 20, 64, 100, 512])
+def test_ranges_hold_each_workgroup_once_whatever_is_folded(workgroups: int, most: int) -> None:
+    seen = []
+    for first, count in ranges(workgroups, most, 8):
+        assert 1 <= count <= most
+        surplus = range(first, first + math.prod(fold(count, 8)))  # what workgroup_index() gives, in any order
+        seen += [index for index in surplus if index < workgroups]
+    assert sorted(seen) == list(range(workgroups))
+
+
+def test_ranges_are_about_equal_and_no_more_than_needed() -> None:
+    assert list(ranges(100, 100, 65535)) == [(0, 100)]
+    assert list(ranges(100, 99, 65535)) == [(0, 50), (50, 50)]
+    assert list(ranges(200_000, 199_999, 65535)) == [(0, 65535), (65535, 65535), (131070, 65535), (196605, 3395)]
+
+
 def test_param_bytes_are_the_fields_in_order_padded_to_16() -> None:
-    data = param_bytes({"rows": np.uint32(5), "shift": np.int32(-2), "factor": np.float32(0.5)}, 70000, (65535, 2, 1))
-    assert struct.unpack("<IifIII", data[:24]) == (5, -2, 0.5, 70000, 65535, 2)
+    params = {"rows": np.uint32(5), "shift": np.int32(-2), "factor": np.float32(0.5)}
+    data = param_bytes(params, 70000, (65535, 2, 1), 9)
+    assert struct.unpack("<IifIIII", data[:28]) == (5, -2, 0.5, 70000, 65535, 2, 9)
     assert len(data) == 32
 
 

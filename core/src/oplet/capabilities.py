@@ -45,6 +45,7 @@ class Adapter:
         backend: "Vulkan", "Metal" or "D3D12".
         is_cpu: whether it is a software driver.
         driver: the driver's name or version, as it gives them; for people, not for decisions.
+        is_discrete: whether it is a graphics card with memory of its own; False where the driver does not tell.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Adapter:
     backend: str
     is_cpu: bool
     driver: str = ""
+    is_discrete: bool = False
 
 
 @attrs.frozen

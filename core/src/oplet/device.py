@@ -18,7 +18,7 @@ from oplet.buffers import TENSOR_USAGE, Buffer, Pool, host_array, padded
 from oplet.capabilities import Capabilities
 from oplet.errors import DeviceError, OpletError, ShaderError
 from oplet.pipelines import Pipeline, Pipelines
-from oplet.shader import fold, param_bytes
+from oplet.shader import fold, param_bytes, ranges
 from oplet.variant import Launch, Plan
 from oplet.webgpu import COMPUTE, COPY_DST, COPY_SRC, QUERY_RESOLVE, UNIFORM, Implementation, api, tick_ns
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 #: bind groups that a device keeps; past it the longest unused is let go of
 MAX_BIND_GROUPS = 4096
 
+#: most multiply-adds of a dispatch. Drivers reset a device that is kept from everything else for about 2 s, so this
+#: is what takes less where a shader reaches a third of what a slow integrated GPU, or a slow card, is capable of: of
+#: 0.3 and 1.1 TFLOP/s. A fast card takes a few milliseconds, so it does not notice where dispatches end.
+MAX_OPERATIONS = 1 << 36
+MAX_OPERATIONS_DISCRETE = 1 << 38
+
 _serials = itertools.count(1)
 
 
@@ -37,6 +43,7 @@ class Step:
     """One dispatch of a program: a pipeline, its grid, and which of the call's buffers it binds."""
 
     serial: int
+    template: str
     pipeline: Pipeline
     grid: tuple[int, int, int]
     params_offset: int
@@ -72,6 +79,8 @@ class Device:
         gpu: the WebGPU device itself.
         pool: its tensor memory.
         pipelines: its compiled templates.
+        max_operations: most multiply-adds of a dispatch. A launch of more, by its own account, is several, each of
+            a range of its workgroups; one workgroup is never split.
     """
 
     def __init__(
@@ -87,6 +96,7 @@ class Device:
         self.capabilities = caps
         self.implementation = implementation
         self.unchecked = unchecked
+        self.max_operations = MAX_OPERATIONS_DISCRETE if caps.adapter.is_discrete else MAX_OPERATIONS
         self._gpu_error: type[Exception] = api(implementation).GPUError
         self.pool = Pool(self._create_buffer, caps.limits["maxBufferSize"], max_bytes)
         self.pipelines = Pipelines(gpu, caps, self._gpu_error, unchecked=unchecked)
@@ -212,7 +222,7 @@ class Device:
                     f"allows {limits['maxStorageBuffersPerShaderStage']} (maxStorageBuffersPerShaderStage)\n"
                     "the variant should reject such a device; report it to its author"
                 )
-            grid = self._grid(launch)
+            grid = fold(launch.workgroups, self._workgroup_limit)
             if math.prod(grid) >= 1 << 32:  # workgroup_index() is a u32, also of surplus workgroups
                 raise DeviceError(
                     f"{plan.op}/{plan.variant}: {launch.workgroups} workgroups are needed, and this device allows "
@@ -235,28 +245,31 @@ class Device:
         steps = []
         with self._lock, self._errors():
             for launch in plan.launches:
-                grid = self._grid(launch)
-                data = param_bytes(launch.params, launch.workgroups, grid)
                 try:
                     pipeline = self.pipelines.get(plan.op, plan.variant, plan.folder, templates, launch)
                 except ShaderError as error:
                     error.blame(plan.variant, plan.source)
                     raise
-                steps.append(
-                    Step(
-                        serial=next(_serials),
-                        pipeline=pipeline,
-                        grid=grid,
-                        params_offset=len(params),
-                        params_size=len(data),
-                        slots=tuple(
-                            # Of an empty tensor as much as one element of any type: WebGPU wants that of a binding.
-                            (names.index(binding.tensor), padded(specs[binding.tensor].nbytes or 16))
-                            for binding in launch.bindings
-                        ),
-                    )
+                slots = tuple(
+                    # Of an empty tensor as much as one element of any type: WebGPU wants that of a binding.
+                    (names.index(binding.tensor), padded(specs[binding.tensor].nbytes or 16))
+                    for binding in launch.bindings
                 )
-                params += data + bytes(-len(data) % alignment)
+                for first, workgroups in self._dispatches(launch):
+                    grid = fold(workgroups, self._workgroup_limit)
+                    data = param_bytes(launch.params, launch.workgroups, grid, first)
+                    steps.append(
+                        Step(
+                            serial=next(_serials),
+                            template=launch.template,
+                            pipeline=pipeline,
+                            grid=grid,
+                            params_offset=len(params),
+                            params_size=len(data),
+                            slots=slots,
+                        )
+                    )
+                    params += data + bytes(-len(data) % alignment)
             uniforms = None
             if steps:
                 uniforms = self.gpu.create_buffer(label=f"{plan.op} params", size=len(params), usage=UNIFORM | COPY_DST)
@@ -271,8 +284,16 @@ class Device:
             steps=tuple(steps),
         )
 
-    def _grid(self, launch: Launch) -> tuple[int, int, int]:
-        return fold(launch.workgroups, self.capabilities.limits["maxComputeWorkgroupsPerDimension"])
+    @property
+    def _workgroup_limit(self) -> int:
+        return self.capabilities.limits["maxComputeWorkgroupsPerDimension"]
+
+    def _dispatches(self, launch: Launch) -> Iterator[tuple[int, int]]:
+        """The first workgroup of each dispatch of a launch, and how many it has."""
+        most = launch.workgroups
+        if launch.operations > self.max_operations:
+            most = max(most * self.max_operations // launch.operations, 1)
+        return ranges(launch.workgroups, most, self._workgroup_limit)
 
     def run(self, program: Program, buffers: Sequence[Buffer | None]) -> None:
         """Submits a program, or records it where this context has a batch open.

@@ -208,6 +208,7 @@ def _adapter_of(found: Any) -> Adapter:
         backend=_BACKENDS.get(info["backend_type"], info["backend_type"]),
         is_cpu=info["adapter_type"] == "CPU",
         driver=info["description"],
+        is_discrete=info["adapter_type"] == "DiscreteGPU",
     )
 
 

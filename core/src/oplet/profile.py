@@ -24,7 +24,7 @@ MAX_UNREAD = 16
 
 @attrs.frozen
 class LaunchTime:
-    """One launch, as it ran.
+    """One dispatch, as it ran: a launch, or a part of one that is split.
 
     Attributes:
         op, variant, template: what was launched.
@@ -178,7 +178,7 @@ class Profile:
                     LaunchTime(
                         op=program.plan.op,
                         variant=program.plan.variant,
-                        template=program.plan.launches[number].template,
+                        template=program.steps[number].template,
                         grid=program.steps[number].grid,
                         begin=float(begin) * tick,
                         seconds=float(end - begin) * tick,

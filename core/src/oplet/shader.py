@@ -5,7 +5,7 @@ a compiler's message to a template's line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: WGSL type of a param, by the numpy scalar's dtype name
 PARAM_TYPES: Mapping[str, str] = {"uint32": "u32", "int32": "i32", "float32": "f32"}
 
-#: fields that core adds to every params struct; see `fold`
-FOLD_PARAMS: Mapping[str, str] = {"workgroups": "u32", "fold_x": "u32", "fold_y": "u32"}
+#: fields that core adds to every params struct; see `fold` and `ranges`
+FOLD_PARAMS: Mapping[str, str] = {"workgroups": "u32", "fold_x": "u32", "fold_y": "u32", "fold_start": "u32"}
 
 _NAGA_LINE = re.compile(r"wgsl:(\d+):\d+")
 _TINT_LINE = re.compile(r"(?<!\w):(\d+):\d+ (?:error|warning|note)")
@@ -54,6 +54,29 @@ def fold(workgroups: int, limit: int) -> tuple[int, int, int]:
     return x, y, -(-workgroups // (x * y))
 
 
+def ranges(workgroups: int, most: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Splits a launch into dispatches of at most `most` workgroups, all about equally many.
+
+    One that has to be folded is filled to the last row, unless it is the last one: no surplus workgroup of a
+    dispatch has the number of a workgroup of the next.
+
+    Args:
+        workgroups: of the launch.
+        most: at least 1.
+        limit: of a dimension, as for `fold`.
+
+    Yields:
+        The first workgroup of each dispatch, and how many it has.
+    """
+    count = -(-workgroups // -(-workgroups // most))
+    for row in (limit * limit, limit):
+        if count > row:
+            count -= count % row
+            break
+    for first in range(0, workgroups, count):
+        yield first, min(count, workgroups - first)
+
+
 def prologue(caps: Capabilities, bindings: Sequence[Binding], params: Mapping[str, str]) -> list[str]:
     """The lines before every template: language extensions, params and bindings."""
     lines = []
@@ -75,17 +98,25 @@ def prologue(caps: Capabilities, bindings: Sequence[Binding], params: Mapping[st
     ]
     # A function of builtins and uniforms, so that Tint sees uniform control flow where a barrier follows.
     lines.append("fn workgroup_index(workgroup_id: vec3<u32>) -> u32 {")
-    lines.append("  return workgroup_id.x + params.fold_x * (workgroup_id.y + params.fold_y * workgroup_id.z);")
+    lines.append("  let rows = workgroup_id.y + params.fold_y * workgroup_id.z;")
+    lines.append("  return params.fold_start + workgroup_id.x + params.fold_x * rows;")
     lines.append("}")
     return lines
 
 
 def param_bytes(
-    params: Mapping[str, np.uint32 | np.int32 | np.float32], workgroups: int, folded: tuple[int, int, int]
+    params: Mapping[str, np.uint32 | np.int32 | np.float32], workgroups: int, folded: tuple[int, int, int], start: int
 ) -> bytes:
-    """The params struct as the uniform buffer holds it: 4 bytes a field, in order, padded to 16."""
+    """The params struct as the uniform buffer holds it: 4 bytes a field, in order, padded to 16.
+
+    Args:
+        params: the launch's own.
+        workgroups: of the whole launch.
+        folded: the grid of one of its dispatches.
+        start: the first workgroup of that.
+    """
     fields = [value.tobytes() for value in params.values()]
-    fields += [np.uint32(value).tobytes() for value in (workgroups, folded[0], folded[1])]
+    fields += [np.uint32(value).tobytes() for value in (workgroups, folded[0], folded[1], start)]
     data = b"".join(fields)
     return data + bytes(-len(data) % 16)
 

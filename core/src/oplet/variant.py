@@ -23,7 +23,7 @@ Access = Literal["read", "read_write"]
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _ELEMENT = re.compile(r"(?:f32|f16|u32|i32|vec[24]<(?:f32|f16|u32|i32)>|atomic<(?:u32|i32)>)\Z")
 #: fields that core itself writes into the params struct (`oplet.shader`)
-RESERVED_PARAMS = frozenset({"workgroups", "fold_x", "fold_y"})
+RESERVED_PARAMS = frozenset({"workgroups", "fold_x", "fold_y", "fold_start"})
 
 
 def _identifier(_: object, attribute: attrs.Attribute[str], value: str) -> None:
@@ -86,7 +86,7 @@ class Binding:
 
 @attrs.frozen
 class Launch:
-    """One dispatch of one template.
+    """One run of one template over its workgroups: a dispatch, or several where one would take too long.
 
     Attributes:
         template: a file in the `templates()` folder of the plugin that the variant came from.
@@ -97,6 +97,9 @@ class Launch:
         bindings: the storage buffers, in any order; core numbers them.
         scratch: buffers that live for this call only. The same name in a later launch of the same
             call is the same buffer. Their contents are undefined at first.
+        operations: about how many multiply-adds it takes in all, at most, where they are more than a few dozen
+            for each element that it binds. Core splits by workgroups what would keep a device for too long
+            (`oplet.device.Device.max_operations`), in which they see no difference.
     """
 
     template: str
@@ -107,6 +110,7 @@ class Launch:
         default=(), validator=attrs.validators.deep_iterable(attrs.validators.instance_of(Binding))
     )
     scratch: Mapping[str, TensorSpec] = attrs.field(factory=dict, validator=_scratch)
+    operations: int = attrs.field(default=0, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
 
 
 def _never(request: Request, caps: Capabilities) -> str | None:

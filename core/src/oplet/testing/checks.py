@@ -485,7 +485,8 @@ def _code(launch: Launch) -> tuple[str, frozenset[tuple[str, object]], object, o
 def _exactly(launch: Launch) -> tuple[object, ...]:
     # Params by their bytes: NaN equals itself, and 0.0 is not -0.0.
     params = tuple((name, value.tobytes()) for name, value in launch.params.items())
-    return _code(launch), launch.workgroups, params, tuple(launch.bindings), tuple(launch.scratch.items())
+    sizes = (launch.workgroups, launch.operations)
+    return _code(launch), sizes, params, tuple(launch.bindings), tuple(launch.scratch.items())
 
 
 # Runs ------------------------------------------------------------------------------------------------
