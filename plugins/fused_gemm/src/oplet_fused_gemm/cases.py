@@ -89,10 +89,12 @@ def _activations(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]
             attributes: Attributes = {"activation": name}
             if name in ("ScaledTanh", "ParametricSoftplus"):
                 attributes |= {"activation_alpha": 1.7, "activation_beta": 0.6}
-            for m, n, k in ((20, 24, 36), (3, 24, 36)) if dtype == np.float32 else ((20, 24, 36),):
+            for m, n, k in ((20, 24, 36), (5, 24, 36)) if dtype == np.float32 else ((20, 24, 36),):
                 inputs, layout = _product(rng, m, n, k, dtype, tb=1)
                 # Rows from tiny to huge: the middle, both tails, and where the sums are small enough for a series.
                 inputs["A"] *= np.geomspace(1e-3, 50, m).astype(dtype)[:, None]
+                # A row of NaN, and one of infinities of both signs.
+                inputs["A"][1, 0], inputs["A"][2, 0] = np.nan, np.inf
                 yield inputs, {**layout, **attributes}
             if name in ("LeakyRelu", "HardSigmoid", "Elu", "Celu", "Selu", "ThresholdedRelu"):
                 inputs, layout = _product(rng, 20, 24, 36, dtype, tb=1)
