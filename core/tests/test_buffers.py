@@ -1,17 +1,18 @@
 """Arrays of every layout arrive whole, memory is recycled within its limits, and nothing is read while written."""
 
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import acme_scale
 import numpy as np
 import oplet
 import pytest
-from oplet import DeviceError, InputError
+from oplet import DeviceError, InputError, OutOfMemoryError
 from oplet.buffers import IDLE_BYTES, Pool, bucket, padded
 from oplet.request import DTYPES
-from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE
+from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE, api
 
 SCALE = acme_scale.ID
 USAGE = STORAGE | COPY_SRC | COPY_DST
@@ -405,7 +406,7 @@ def test_past_the_limit_the_message_says_what_is_needed_and_allowed(made: list[G
     held = pool.take(3072)
     for _ in range(2):
         with pytest.raises(
-            DeviceError, match=r"2048 bytes more are needed, 3072 are in use, .* allows 4096 \(max_bytes\)"
+            OutOfMemoryError, match=r"2048 bytes more are needed, 3072 are in use, .* allows 4096 \(max_bytes\)"
         ):
             pool.take(2048)
     del held
@@ -413,7 +414,7 @@ def test_past_the_limit_the_message_says_what_is_needed_and_allowed(made: list[G
 
 
 def test_a_limit_of_nothing_allows_nothing(made: list[Gpu]) -> None:
-    with pytest.raises(DeviceError, match="this registry allows 0"):
+    with pytest.raises(OutOfMemoryError, match="this registry allows 0"):
         pool_of(made, max_bytes=0).take(4)
     assert not made
 
@@ -437,7 +438,7 @@ def test_idle_memory_is_bounded_without_a_limit_too(made: list[Gpu]) -> None:
 def test_refused_memory_is_asked_for_again_without_idle_buffers(made: list[Gpu]) -> None:
     def create(nbytes: int) -> Gpu:
         if sum(gpu.nbytes for gpu in made if not gpu.destroyed) + nbytes > 2048:
-            raise DeviceError("out of memory")
+            raise OutOfMemoryError("out of memory")
         made.append(Gpu(nbytes))
         return made[-1]
 
@@ -446,8 +447,32 @@ def test_refused_memory_is_asked_for_again_without_idle_buffers(made: list[Gpu])
     del idle
     assert pool.take(2048).capacity == 2048
     assert [gpu.destroyed for gpu in made] == [True, False]
-    with pytest.raises(DeviceError, match="out of memory"):
+    with pytest.raises(OutOfMemoryError, match="out of memory"):
         pool.take(4096)
+
+
+def in_a_cycle(*things: object) -> None:
+    """Leaves things that only the garbage collector can free."""
+    cycle = [*things]
+    cycle.append(cycle)
+
+
+@pytest.fixture
+def collected_by_hand() -> Iterator[None]:
+    """No garbage collection but where it is asked for."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+def test_memory_in_reference_cycles_is_found_before_a_call_is_refused(made: list[Gpu]) -> None:
+    pool = pool_of(made, max_bytes=4096)
+    in_a_cycle(pool.take(3072))
+    assert pool.live_bytes == 3072
+    assert pool.take(4096).capacity == 4096
+    assert [gpu.destroyed for gpu in made] == [True, False]
 
 
 def test_a_tensor_that_the_garbage_collector_finds_gives_its_buffer_back_whole(registry: oplet.Registry) -> None:
@@ -490,7 +515,7 @@ def test_the_registrys_limit_counts_what_lives_and_what_idles() -> None:
     registry.register(SCALE, acme_scale)
     array = np.ones(4096, np.float32)
     tensors = [registry.tensor(array) for _ in range(2)]
-    with pytest.raises(DeviceError, match=r"32768 are in use, and this registry allows 65536 \(max_bytes\)"):
+    with pytest.raises(OutOfMemoryError, match=r"32768 are in use, and this registry allows 65536 \(max_bytes\)"):
         registry.tensor(np.ones(16384, np.float32))
     for step in range(20):  # each takes another size, which only evicting idle buffers makes room for
         tensors.append(registry.run(SCALE, X=tensors.pop(0)))
@@ -521,16 +546,75 @@ def test_what_the_implementation_raises_is_a_device_error(
     np.testing.assert_array_equal(registry.run(SCALE, X=x).numpy(), 2 * GRID)
 
 
+def test_memory_that_the_implementation_refuses(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, x = registry.device, registry.tensor(GRID)
+    create, asked = device.gpu.create_buffer, []
+
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        asked.append(named["size"])
+        raise api(device.implementation).GPUOutOfMemoryError("Not enough memory left.")
+
+    def refuse_once(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(device.gpu, "create_buffer", create)
+        refuse(**named)
+
+    large = np.zeros(3_000_001, np.float32)
+    monkeypatch.setattr(device.gpu, "create_buffer", refuse)
+    for call in (lambda: registry.empty(12_345_678), lambda: registry.run(SCALE, X=large)):
+        asked.clear()
+        with pytest.raises(OutOfMemoryError) as caught:
+            call()
+        assert isinstance(caught.value, MemoryError)
+        first, *evidence, last = str(caught.value).splitlines()
+        assert first == (
+            f"{device.capabilities.adapter.name}: the device refuses memory, with {device.pool.live_bytes} bytes in use"
+        )
+        assert (evidence, last) == (["Not enough memory left."], "let go of tensors, or work on smaller ones")
+        assert len(asked) == 2, "again once garbage and idle buffers are gone"
+        np.testing.assert_array_equal(x.numpy(), GRID)
+    monkeypatch.setattr(device.gpu, "create_buffer", refuse_once)
+    assert registry.empty(12_345_678).size == 12_345_678
+    np.testing.assert_array_equal(registry.run(SCALE, X=x).numpy(), 2 * GRID)
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+def test_no_cycle_of_oplets_own_holds_a_tensor(registry: oplet.Registry) -> None:
+    """Whatever a tensor went through, it is free as soon as nobody has it: the collector has nothing to find."""
+    device, x = registry.device, registry.tensor(GRID)
+
+    def work() -> None:
+        y, negated = registry.run(SCALE, X=x, bias=GRID, outputs=("Y", "negated"))
+        registry.run(SCALE, X=y, out={"Y": negated}).reshape(-1).numpy()
+        with registry.batch():
+            registry.run(SCALE, X=registry.run(SCALE, X=y)).numpy()
+        with contextlib.suppress(ZeroDivisionError), registry.batch():
+            registry.run(SCALE, X=y)
+            raise ZeroDivisionError
+        with pytest.raises(InputError):
+            registry.run(SCALE, X=y, out={"Y": y})
+        with registry.profile():
+            registry.run(SCALE, X=y)
+
+    work()
+    device.pool.settle()
+    before = device.pool.live_count
+    for _ in range(3):
+        work()
+    device.pool.settle()
+    assert device.pool.live_count == before
+
+
 def test_a_run_after_refused_memory_works(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     x = registry.tensor(GRID)
     registry.run(SCALE, X=x)
+    gc.collect()  # what tests before this one left in cycles, lest the refusal find it
     pool = registry.device.pool
     pool.settle()
     pool.trim(0)
     live = pool.live_count
 
     def refuse(nbytes: int) -> Any:
-        raise DeviceError("llvmpipe: no memory left")
+        raise OutOfMemoryError("llvmpipe: no memory left")
 
     for fails_at in range(3):  # at the upload, then at the first output, then at the second
         for _ in range(2):
@@ -540,7 +624,7 @@ def test_a_run_after_refused_memory_works(registry: oplet.Registry, monkeypatch:
             with monkeypatch.context() as patch:
                 patch.setattr(pool, "create", refuse)
                 patch.setattr(pool, "trim", lambda idle_bytes: None)
-                with pytest.raises(DeviceError, match="no memory left"):
+                with pytest.raises(OutOfMemoryError, match="no memory left"):
                     registry.run(SCALE, X=GRID, outputs=("Y", "negated"))
                 pool.settle()
                 assert pool.live_count == live

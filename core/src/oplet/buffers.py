@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections import OrderedDict, deque
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from oplet.errors import DeviceError, InputError
+from oplet.errors import DeviceError, InputError, OutOfMemoryError
 from oplet.request import DTYPES, TensorSpec, shape_text
 from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE
 
@@ -88,7 +89,7 @@ class Pool:
         """Makes an empty pool.
 
         Args:
-            create: makes a WebGPU buffer of so many bytes; raises DeviceError where memory is refused.
+            create: makes a WebGPU buffer of so many bytes; raises OutOfMemoryError where memory is refused.
             max_buffer_size: the device's limit, in bytes.
             max_bytes: most that live and idle buffers may hold together, in bytes.
         """
@@ -119,7 +120,8 @@ class Pool:
         """A buffer of at least `nbytes`, with undefined contents.
 
         Raises:
-            DeviceError: past the device's buffer size, past `max_bytes`, or out of memory.
+            OutOfMemoryError: past `max_bytes`, or refused by the device.
+            DeviceError: past the device's buffer size.
         """
         if self._returned:
             self.settle()
@@ -137,26 +139,36 @@ class Pool:
             self._idle.move_to_end(capacity)
             self.idle_bytes -= capacity
         else:
-            gpu, serial = self._allocate(capacity), next(_serials)
+            gpu, serial = self.making_room(lambda: self._create(capacity)), next(_serials)
         self.live_bytes += capacity
         self._live[serial] = gpu
         return Buffer(gpu, serial, capacity, self._returned)
 
-    def _allocate(self, capacity: int) -> Any:
+    def making_room(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives; if memory is refused to it, then once all is free that nobody holds.
+
+        Raises:
+            OutOfMemoryError: memory is refused to it even so.
+        """
+        try:
+            return make()
+        except OutOfMemoryError:
+            # The collector knows nothing of device memory, so it has seen no reason yet to look for tensors that only
+            # a reference cycle keeps.
+            gc.collect()
+            self.settle()
+            self.trim(0)
+        return make()
+
+    def _create(self, capacity: int) -> Any:
         if self.max_bytes is not None:
             self.trim(max(0, self.max_bytes - self.live_bytes - capacity))
             if self.live_bytes + capacity > self.max_bytes:
-                raise DeviceError(
+                raise OutOfMemoryError(
                     f"{capacity} bytes more are needed, {self.live_bytes} are in use, and this registry allows "
                     f"{self.max_bytes} (max_bytes)\nlet go of tensors, or raise max_bytes"
                 )
-        try:
-            return self.create(capacity)
-        except DeviceError:
-            if not self.idle_bytes:
-                raise
-            self.trim(0)
-            return self.create(capacity)
+        return self.create(capacity)
 
     def settle(self) -> None:
         """Takes back the buffers that were let go of since the last time."""

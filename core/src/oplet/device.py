@@ -16,7 +16,7 @@ import numpy as np
 from oplet.batch import Batch, Recording, current_batch, current_profile, open_batches, open_profiles
 from oplet.buffers import TENSOR_USAGE, Buffer, Pool, host_array, padded
 from oplet.capabilities import Capabilities
-from oplet.errors import DeviceError, OpletError, ShaderError
+from oplet.errors import DeviceError, OpletError, OutOfMemoryError, ShaderError
 from oplet.pipelines import Pipeline, Pipelines
 from oplet.shader import fold, param_bytes, ranges
 from oplet.variant import Launch, Plan
@@ -140,6 +140,12 @@ class Device:
     def _create_buffer(self, nbytes: int) -> Any:
         with self._errors():
             return self.gpu.create_buffer(label=f"oplet {nbytes} bytes", size=nbytes, usage=TENSOR_USAGE)
+
+    def _create_params(self, op: str, data: bytes) -> Any:
+        with self._errors():
+            buffer = self.gpu.create_buffer(label=f"{op} params", size=len(data), usage=UNIFORM | COPY_DST)
+            self.gpu.queue.write_buffer(buffer, 0, data)
+            return buffer
 
     def take(self, nbytes: int) -> Buffer:
         """Memory from the pool, with undefined contents."""
@@ -270,10 +276,7 @@ class Device:
                         )
                     )
                     params += data + bytes(-len(data) % alignment)
-            uniforms = None
-            if steps:
-                uniforms = self.gpu.create_buffer(label=f"{plan.op} params", size=len(params), usage=UNIFORM | COPY_DST)
-                self.gpu.queue.write_buffer(uniforms, 0, bytes(params))
+            uniforms = self.pool.making_room(lambda: self._create_params(plan.op, bytes(params))) if steps else None
         first = len(plan.inputs)
         return Program(
             plan=plan,
@@ -547,6 +550,11 @@ class Device:
         if "is lost" in message:
             self._lost = message
             return self._lost_error()
+        if isinstance(error, MemoryError):  # both implementations' GPUOutOfMemoryError is one
+            return OutOfMemoryError(
+                f"{where}: the device refuses memory, with {self.pool.live_bytes} bytes in use\n{message}\n"
+                "let go of tensors, or work on smaller ones"
+            )
         if "destroyed" in message:
             return DeviceError(f"{where}: the GPUBuffer has been destroyed\n{message}\npass a tensor that is alive")
         return DeviceError(

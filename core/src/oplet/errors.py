@@ -109,7 +109,11 @@ class ShaderError(OpletError):
 
 
 class DeviceError(OpletError, RuntimeError):
-    """No usable adapter, a limit exceeded, memory refused, or a device that is gone."""
+    """No usable adapter, a limit exceeded, memory refused (`OutOfMemoryError`), or a device that is gone."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """The device, or a limit of the user's, has no memory left for a tensor. The next call that fits works."""
 
 
 class MissingExtraError(OpletError, ImportError):
