@@ -46,6 +46,11 @@ class Attention:
         """The spec of the output."""
         return oplet.TensorSpec((self.tokens, self.heads * self.value_size), self.dtype)
 
+    @property
+    def operations(self) -> int:
+        """Multiply-adds, at most: in a valid schedule no sequence is longer than `length`."""
+        return self.tokens * min(self.tokens, self.length) * self.heads * (self.head_size + self.value_size)
+
     @classmethod
     def of(cls, request: oplet.Request) -> Attention:
         """Reads a request.

@@ -105,6 +105,7 @@ def _plan_flash(
             context={**_context(form, attention), **attrs.asdict(tile), "subgroups": subgroups},
             params=_params(attention, unit=4),
             bindings=_bindings(form, attention, unit=4),
+            operations=attention.operations,
         )
     ]
 
@@ -122,6 +123,7 @@ def _plan_serial(form: Form, request: oplet.Request, caps: oplet.Capabilities) -
             context={**_context(form, attention), "lanes": lanes, "head_limit": MAX_HEAD_SIZE},
             params=_params(attention, unit=1),
             bindings=_bindings(form, attention, unit=1),
+            operations=attention.operations,
         )
     ]
 

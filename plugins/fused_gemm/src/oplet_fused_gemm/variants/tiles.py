@@ -83,6 +83,7 @@ def launch_tiles(
         {**sizes, **params},
         [Binding("A", "A", "read", element), Binding("B", "B", "read", element), *written],
         {"partial": partial} if partial else {},
+        gemm.m * gemm.n * gemm.k,
     )
     return [product, reduce(gemm, partial)] if partial else [product]
 
