@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def convolve(convolution: Convolution, arrays: Mapping[str, np.ndarray]) -> dict
 
 def bounds(convolution: Convolution, arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[int, int]]:
     """Where each sequence begins and ends, clamped to the tokens as the kernels do."""
-    for low, high in np.lib.stride_tricks.sliding_window_view(arrays["cumulative_sequence_length"], 2).tolist():
+    for low, high in pairwise(arrays["cumulative_sequence_length"].tolist()):
         first = min(max(low, 0), convolution.tokens)
         yield first, min(max(high, first), convolution.tokens)
 
