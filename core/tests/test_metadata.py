@@ -81,6 +81,18 @@ def test_every_difference_is_named(folder: Path) -> None:
     )
 
 
+def test_an_op_folder_inside_accounts_for_itself(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "__init__.py").touch()
+    assert metadata.verify(offer()) == ("inner/__init__.py: not in metadata.json",)
+    (inner / "metadata.json").write_text("{}")
+    (inner / "wgsl").mkdir()
+    (inner / "wgsl" / "inner.wgsl.jinja").touch()
+    assert metadata.verify(offer()) == ()
+    assert not [name for name, _ in metadata.digests(folder) if "inner" in name]
+
+
 def test_another_version_or_op(folder: Path) -> None:
     other = attrs.evolve(offer(), version="1.3.0", op="com.acme.Other")
     assert metadata.verify(other) == (

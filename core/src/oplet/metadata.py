@@ -9,7 +9,8 @@
       "provenance": {"license": "Apache-2.0", "source": "…"}
     }
 
-`files` has the sha256 of every file in the folder but metadata.json itself, compiled Python and hidden files.
+`files` has the sha256 of every file in the folder but metadata.json itself, compiled Python and hidden files. A
+folder below with a metadata.json of its own is another op, and accounts for itself.
 `write` makes the file, `verify` compares an installed plugin with it and imports nothing of the plugin. `provenance`
 is the author's: text by name, kept when the file is written again.
 """
@@ -154,8 +155,16 @@ def locate(offer: Offer) -> Path | None:
 
 
 def digests(folder: Path) -> Iterator[tuple[str, str]]:
-    """Path and sha256 of every file in an op folder, in alphabetical order: the author's, not what tools leave."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    """Path and sha256 of every file in an op folder, in alphabetical order: the author's, not what tools leave.
+
+    An op folder inside it is left out: it has a metadata.json of its own.
+    """
+    others = [path.parent for path in folder.glob(f"*/**/{NAME}")]
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(path.is_relative_to(other) for other in others)
+    }
     for name in sorted(paths):
         left = any(part == "__pycache__" or part.startswith(".") for part in name.split("/")) or name.endswith(".pyc")
         if name != NAME and not left:
