@@ -72,9 +72,7 @@ def call(
     }
     if biased:
         shapes["bias"] = (channels,)
-    inputs: dict[str, np.ndarray] = {
-        name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()
-    }
+    inputs: dict[str, np.ndarray] = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
     inputs["cumulative_sequence_length"] = cumulative
     attributes: dict[str, Any] = {"activation": activation, "dilation": dilation}
     if capacity:

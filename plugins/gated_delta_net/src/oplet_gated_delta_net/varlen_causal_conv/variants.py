@@ -108,6 +108,7 @@ class Kernel:
                     if name in wanted
                 ),
             ],
+            operations=convolution.tokens * convolution.channels * convolution.taps,
         )
 
     def _capture(self, convolution: Convolution) -> oplet.Launch:
