@@ -230,6 +230,32 @@ def test_guard_words_catch_a_copy_of_poison(affine: Callable[..., Kit]) -> None:
     assert {one.check for one in found(checks.runs(kit, variant="scalar", setup="bare"))} == {"guards"}
 
 
+def test_bits_that_depend_on_old_memory(affine: Callable[..., Kit]) -> None:
+    # Poison differs from run to run; as much as eight units in the last place are within the tolerance.
+    nearly = "1.0 + f32((bitcast<u32>(z[i]) >> 1u) & 7u) * 1.2e-7"
+    changes = {"  y[i] = {{ element }}(value);": f"  y[i] = {{{{ element }}}}(value * ({nearly}));"}
+    kit = affine(Y_ONLY, wgsl=changes, variants=scalar())
+    calls = kit.calls[:1]
+    assert calls[0].request.outputs == ("Y",)
+    kit._prepared = (calls, ())
+    finding = only(checks.runs(kit, variant="scalar", setup="bare"))
+    assert (finding.check, finding.message) == (
+        "repeatable",
+        "Y: the same call gave other bits the second time, in a batch",
+    )
+
+
+@pytest.mark.parametrize(("code", "splits"), [("workgroup_index(workgroup_id)", True), ("workgroup_id.x", False)])
+def test_a_launch_that_is_split(affine: Callable[..., Kit], code: str, splits: bool) -> None:
+    def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
+        return [attrs.evolve(launch, operations=1000) for launch in acme_affine.plan(request, caps)]
+
+    long = Case("long", {"X": np.linspace(-1, 1, 500, dtype=np.float32).reshape(100, 5)})
+    kit = affine(long, wgsl={"workgroup_index(workgroup_id)": code}, variants=scalar(plan=plan))
+    findings = found(checks.runs(kit, variant="scalar", setup="bare"))
+    assert {one.check for one in findings} == (set() if splits else {"split"})
+
+
 def test_a_feature_that_is_used_without_asking(affine: Callable[..., Kit]) -> None:
     kit = affine(HALF, variants=scalar(rejects=lambda request, caps: None))
     findings = found(checks.runs(kit, variant="scalar", setup="bare"))

@@ -13,17 +13,22 @@ look at on this machine. What each protects from:
     plans          a predicate or plan that changes its answer, a reason that says nothing, and a size
                    in a template's context, which compiles a pipeline for every shape
     served         cases that nothing on this device can serve
-    runs           one variant on one device, every case that it does not reject, twice, in poisoned memory:
+    runs           one variant on one device, every case that it does not reject, twice, the second time in a
+                   batch, in poisoned memory:
       accepts        it did not reject the call and then could not serve it
       results        a wrong number
       unwritten      an element that nobody wrote
       scratch        memory read before anybody wrote it: zeroed in an idle process, anything in a busy one
       overread       an input's end passed, and what lies there counted in
       guards         words behind a tensor overwritten
+      repeatable     other bits the second time
+      split          other bits where what is long is several dispatches
+      indices        integers on the device, which no `check` sees, that lead out of the tensors
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +47,9 @@ from oplet.op import Op
 from oplet.registry import Registry
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.testing.guard import GuardPool, Seen
+from oplet.testing.indices import indices
 from oplet.testing.kit import SETUP_WORDS, SETUPS, Call, Finding, Kit, NotRun
-from oplet.variant import Launch, Variant
+from oplet.variant import Launch, Plan, Variant
 
 Findings = Iterator[Finding | NotRun]
 
@@ -55,6 +61,12 @@ STEPS = (1024, 1280, 1536)
 
 #: calls whose shapes are bent one dimension at a time
 BENT = 24
+
+#: calls of a variant that are run with their launches split
+SPLIT = 3
+
+#: dispatches of a split launch, about
+DISPATCHES = 3
 
 
 @attrs.frozen
@@ -323,7 +335,7 @@ def errors(kit: Kit) -> Findings:
         else:
             yield finding(f"{misuse.told}: is not refused")
         if probe is not None:
-            for broken in _once(kit, registry, probe, None, "best"):
+            for broken in _once(kit, registry, probe, None, "best")[1]:
                 yield attrs.evolve(broken, message=f"after the refusal of {misuse.told}: {broken.message}")
                 probe = None  # once is enough
 
@@ -518,7 +530,7 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
     registry = kit.registry(setup)
     op, caps = registry[kit.id], registry.device.capabilities
     reasons: Counter[str] = Counter()
-    ran = False
+    ran = split = 0
     for call in kit.calls:
         try:
             op.choose(call.request, caps, variant)
@@ -528,47 +540,91 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
         except OpletError as error:
             yield _finding("accepts", call, str(error), variant=variant, setup=setup)
             continue
-        ran = True
-        for _ in range(2):
-            found = list(_once(kit, registry, call, variant, setup))
-            yield from found
-            if found:
-                break
+        ran += 1
+        found = list(_twice(kit, registry, call, variant, setup))
+        yield from found
+        if not found and split < SPLIT:
+            plan = op.plan(call.request, caps, variant)
+            if any(launch.operations and launch.workgroups > 1 for launch in plan.launches):
+                split += 1
+                yield from _split(kit, call, plan, setup)
     if not ran:
         why = "; ".join(f"{reason} ({number} cases)" for reason, number in reasons.most_common())
         yield NotRun(f"variant {variant}", why)
+    yield from indices(kit, variant=variant, setup=setup)
 
 
-def _once(kit: Kit, registry: Registry, call: Call, variant: str | None, setup: str) -> Iterator[Finding]:
+def _twice(kit: Kit, registry: Registry, call: Call, variant: str, setup: str) -> Iterator[Finding]:
+    """Runs a call alone, and in a batch."""
+    alone, found = _once(kit, registry, call, variant, setup)
+    if found:
+        yield from found
+        return
+    batched, found = _once(kit, registry, call, variant, setup, batched=True)
+    yield from found
+    for name in [] if found else _differing(call, alone, batched):
+        told = f"{name}: the same call gave other bits the second time, in a batch"
+        yield _finding("repeatable", call, told, variant=variant, setup=setup)
+
+
+def _split(kit: Kit, call: Call, plan: Plan, setup: str) -> Iterator[Finding]:
+    """Runs a call whole, and with its launches split over several dispatches."""
+    registry, whole = kit.registry(setup, "split"), kit.registry(setup)
+    device = registry.device
+    before = device.max_operations
+    device.max_operations = max(min(one.operations for one in plan.launches if one.operations) // DISPATCHES, 1)
+    try:
+        seen = _guarded_run(kit, registry, call, plan.variant)
+    finally:
+        device.max_operations = before
+    for name in _differing(call, _guarded_run(kit, whole, call, plan.variant), seen):
+        told = f"{name}: other bits where its launches are several dispatches, each of a range of workgroups"
+        yield _finding("split", call, told, variant=plan.variant, setup=setup)
+
+
+def _differing(call: Call, one: Mapping[str, Seen], other: Mapping[str, Seen]) -> list[str]:
+    """The outputs that are not the same, bit for bit."""
+    return [name for name in call.request.outputs if one[name].array.tobytes() != other[name].array.tobytes()]
+
+
+def _once(
+    kit: Kit, registry: Registry, call: Call, variant: str | None, setup: str, *, batched: bool = False
+) -> tuple[dict[str, Seen], list[Finding]]:
+    """Runs a call. What its memory holds afterwards, and what is wrong with that."""
     finding = partial(_finding, call=call, variant=variant or "", setup=setup)
     try:
-        seen = _guarded_run(kit, registry, call, variant)
+        seen = _guarded_run(kit, registry, call, variant, batched=batched)
     except OpletError as error:
-        yield finding("accepts", message=f"it did not reject the call, and then {type(error).__name__}: {error}")
-        return
-    for name, memory in seen.items():
-        if memory.overwritten is not None:
-            yield finding("guards", message=f"the word {memory.overwritten} bytes behind {name} was overwritten")
+        return {}, [finding("accepts", message=f"it did not reject the call, and then {type(error).__name__}: {error}")]
+    found = [
+        finding("guards", message=f"the word {memory.overwritten} bytes behind {name} was overwritten")
+        for name, memory in seen.items()
+        if memory.overwritten is not None
+    ]
     for name, spec in call.specs.items():
         mismatch = kit.compare(call, name, seen[name])
         if mismatch is None:
             continue
         told = mismatch.describe(name, kit.tolerance(spec))
         if mismatch.unwritten:
-            yield finding("unwritten", message=told)
+            found.append(finding("unwritten", message=told))
         else:
             check, why = _cause(kit, registry, call, variant, name)
-            yield finding(check, message=told + why)
+            found.append(finding(check, message=told + why))
+    return seen, found
 
 
-def _guarded_run(kit: Kit, registry: Registry, call: Call, variant: str | None) -> dict[str, Seen]:
+def _guarded_run(
+    kit: Kit, registry: Registry, call: Call, variant: str | None, *, batched: bool = False
+) -> dict[str, Seen]:
     """Runs a call and looks at its outputs, by name, and at its scratch, as "scratch name"."""
     device, pool = registry.device, registry.device.pool
     assert isinstance(pool, GuardPool)
     scratch = registry[kit.id].plan(call.request, device.capabilities, variant).scratch
     outputs, inputs = call.request.outputs, dict[str, Any](call.arrays)
     with pool.watch() as taken:
-        made = registry.run(kit.id, attrs=call.case.attrs, outputs=outputs, variant=variant, **inputs)
+        with registry.batch() if batched else contextlib.nullcontext():
+            made = registry.run(kit.id, attrs=call.case.attrs, outputs=outputs, variant=variant, **inputs)
         seen = {}
         for name, tensor in zip(outputs, made if len(outputs) > 1 else (made,), strict=True):
             memory = next((one for one in taken if one.buffer is tensor.buffer), None)

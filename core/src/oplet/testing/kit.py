@@ -170,7 +170,7 @@ class Kit:
         self.seed = secrets.randbits(32) if seed is None else seed
         self._devices = devices or Devices()
         self._make_registry = registry
-        self._registries: dict[str, Registry] = {}
+        self._registries: dict[tuple[str, str], Registry] = {}
         self._suite = suite
         host = registry(None)
         self.op: Op = host[op]
@@ -194,11 +194,11 @@ class Kit:
             and (offer.group == EXTENSIONS or (offer.dist, offer.entry) == (self.op.dist, self.op.module))
         )
 
-    def registry(self, setup: str) -> Registry:
-        """The registry on the device of a setup."""
-        registry = self._registries.get(setup)
+    def registry(self, setup: str, purpose: str = "") -> Registry:
+        """The registry on the device of a setup; one for each purpose, which remembers the calls made for that."""
+        registry = self._registries.get((setup, purpose))
         if registry is None:
-            registry = self._registries[setup] = self._make_registry(self._devices[setup])
+            registry = self._registries[setup, purpose] = self._make_registry(self._devices[setup])
         return registry
 
     @cached_property
