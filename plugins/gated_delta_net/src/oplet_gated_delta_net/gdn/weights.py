@@ -108,7 +108,11 @@ class GdnWeights:
             UnknownOpError: an op that the block needs is not installed.
             DeviceError: memory was refused.
         """
-        registry[GEMM]  # says how to install it, before anything is uploaded
+        if GEMM not in registry:  # told before anything is uploaded
+            raise oplet.UnknownOpError(
+                f"the Gated DeltaNet block needs {GEMM}, which no plugin offers\n"
+                f"  offered are {', '.join(registry.ids) or 'none'}\npip install oplet-fused-gemm"
+            )
         upload = registry.tensor
         # The op takes A_log. Where ssm_a is 0 the smallest float32 serves as well: it is lost in exp(ssm_a · softplus).
         a_log = np.log(np.maximum(-self.ssm_a, np.finfo(np.float32).tiny))
