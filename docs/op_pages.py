@@ -1,5 +1,7 @@
 """A Sphinx extension that writes a page for each installed op, from its manifest, its variants and its README.
 
+That is the README of the op's folder, or where there is none the distribution's.
+
 What a variant needs of a device is found by asking: each test case of the op is shown to it with one feature after
 the other taken away.
 """
@@ -10,6 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +44,9 @@ def write(folder: Path) -> list[Path]:
     readmes = _readmes()
     ops = [registry[op] for op in registry.ids if registry[op].dist in readmes]
     for op in ops:
-        _page(folder, _file(op)).write_text(page(op, readmes[op.dist]), encoding="utf-8")
+        own = resources.files(op.module) / "README.md"
+        readme = own.read_text("utf-8") if own.is_file() else readmes[op.dist]
+        _page(folder, _file(op)).write_text(page(op, readme), encoding="utf-8")
     _page(folder, "index").write_text(index(ops), encoding="utf-8")
     return sorted(folder.glob("*.md"))
 
@@ -69,8 +74,8 @@ def index(ops: Sequence[Op]) -> str:
     rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`pip install {op.dist}`") for op in ops]
     names = "\n".join(f"{_file(op)} <{_file(op)}>" for op in ops)  # the domain would not fit beside the page
     return (
-        "# Ops\n\nEach is a package of its own. Its page is made from its manifest, which is also what calls are "
-        "checked against;\n`oplet info OP` prints the same in a terminal.\n\n"
+        "# Ops\n\nEach comes with the package beside it. Its page is made from its manifest, which is also what calls "
+        "are checked\nagainst; `oplet info OP` prints the same in a terminal.\n\n"
         f"{_table(('op', 'what it computes', ''), rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
 

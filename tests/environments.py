@@ -25,6 +25,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 
 
+def entries(package: Path) -> dict[str, str]:
+    """The ops that a package offers or extends, by id: the import name of each folder."""
+    groups = tomllib.loads((package / "pyproject.toml").read_text("utf-8"))["project"].get("entry-points", {})
+    return {**groups.get("oplet.ops", {}), **groups.get("oplet.extensions", {})}
+
+
 @attrs.frozen
 class Built:
     """A folder with the wheel and the source distribution of every package of the repository."""

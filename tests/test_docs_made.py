@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import oplet
 import pytest
-from environments import ROOT
+from environments import PACKAGES, ROOT, entries
 from oplet import errors
 from oplet.bench import Report, Result, Timing
 from oplet.errors import OpletError, PluginError
@@ -44,10 +44,13 @@ def rows(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-def test_every_plugin_has_a_page_and_a_line_in_the_index(pages: dict[str, str]) -> None:
-    plugins = [path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")]
-    assert len(pages) == len(plugins) + 1
-    assert all(f"({name}.md)" in pages["index"] for name in pages if name != "index")
+def test_every_op_has_a_page_of_its_own_and_a_line_in_the_index(pages: dict[str, str]) -> None:
+    ops = {op.rpartition(".")[2] for package in PACKAGES for op in entries(package)}
+    assert set(pages) == ops | {"index"}
+    assert all(f"({op}.md)" in pages["index"] for op in ops)
+    # What the README says before the contract is about this op, not about another of its distribution.
+    beginnings = {pages[op].partition("## Contract")[0].partition("\n")[2] for op in ops}
+    assert len(beginnings) == len(ops)
 
 
 def test_a_page_has_the_whole_contract(pages: dict[str, str]) -> None:

@@ -19,7 +19,11 @@ from oplet.cli import main
 from pages import blocks, commands, shows
 
 ROOT = Path(__file__).parents[1]
-READMES = [ROOT / "README.md", ROOT / "core/README.md", *sorted(ROOT.glob("plugins/*/README.md"))]
+READMES = [
+    *(ROOT / "README.md", ROOT / "core/README.md"),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted(ROOT.glob("plugins/*/src/**/README.md")),
+]
 #: what test_docs and test_examples follow, in environments of their own
 FOLLOWED = {"authors-guide.md", "conformance.md"}
 DOCS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in FOLLOWED]
