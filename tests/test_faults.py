@@ -82,7 +82,7 @@ def test_a_predicate_that_raises(site: Site, registry: oplet.Registry, kind: str
         ('"x", "X"', '"x", "Z"', "multiply.wgsl.jinja binds 'Z', which the call does not have"),
         ('"X", "read"', '"X", "read_write"', "multiply.wgsl.jinja binds the input X for writing"),
         ('"Y", "read_write"', '"Y", "read"', "no launch writes the output Y"),
-        ('jinja", size', 'jinja", 0', "plan raised ValueError: 'workgroups' must be >= 1: 0"),
+        ('jinja", size', 'jinja", 0', "plan raised ValueError: workgroups must be at least 1, not 0"),
         ('"f32")]', '"f64")]', "plan raised ValueError: element 'f64' is not one of f32, f16"),
     ],
 )

@@ -22,12 +22,12 @@ def test_a_launch() -> None:
 
 @pytest.mark.parametrize("workgroups", [0, -1])
 def test_at_least_one_workgroup(workgroups: int) -> None:
-    with pytest.raises(ValueError, match="workgroups"):
+    with pytest.raises(ValueError, match=f"^workgroups must be at least 1, not {workgroups}$"):
         Launch("a.wgsl.jinja", workgroups)
 
 
 def test_workgroups_are_counted_in_integers() -> None:
-    with pytest.raises(TypeError, match="workgroups"):
+    with pytest.raises(TypeError, match=r"^workgroups must be an int, not float 1\.0$"):
         Launch("a.wgsl.jinja", 1.0)  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def test_choices_enter_the_context(value: Any) -> None:
     assert Launch("a.wgsl.jinja", 1, context={"choice": value}).context == {"choice": value}
 
 
-@pytest.mark.parametrize("value", [[8, 8], {"a": 1}, np.zeros(2), (8, [8]), object()])
+@pytest.mark.parametrize("value", [[8, 8], {"a": 1}, np.float32(1), np.zeros(2), (8, [8]), object()])
 def test_nothing_else_does(value: Any) -> None:
     with pytest.raises(TypeError, match=r"context\['choice'\] must be"):
         Launch("a.wgsl.jinja", 1, context={"choice": value})
@@ -70,7 +70,7 @@ def test_elements_refused(element: str) -> None:
 
 
 def test_access() -> None:
-    with pytest.raises(ValueError, match="write"):
+    with pytest.raises(ValueError, match=r"""^access 'write' is not "read" or "read_write"$"""):
         Binding("x", "X", "write", "f32")  # type: ignore[arg-type]
 
 
@@ -86,12 +86,6 @@ def test_a_variant_without_predicates_serves_everything() -> None:
     variant: Any = Variant("plain", plan=lambda request, caps: [])
     assert variant.rejects(None, None) is None
     assert variant.yields(None, None) is None
-
-
-@pytest.mark.parametrize("value", [[1], {"a": 1}, np.float32(1), np.zeros(1), (1, [2]), object()])
-def test_a_context_holds_choices(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"context\['choice'\] must be a string, number, bool, None or a tuple"):
-        Launch("a.wgsl.jinja", 1, context={"choice": value})
 
 
 def test_a_launch_holds_bindings_and_specs() -> None:

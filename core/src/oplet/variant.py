@@ -38,6 +38,25 @@ def _element(_: object, __: attrs.Attribute[str], value: str) -> None:
         )
 
 
+def _access(_: object, __: attrs.Attribute[Access], value: Access) -> None:
+    if value not in ("read", "read_write"):
+        raise ValueError(f'access {value!r} is not "read" or "read_write"')
+
+
+def _count(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    least = 1 if attribute.name == "workgroups" else 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{attribute.name} must be an int, not {type(value).__name__} {value!r}")
+    if value < least:
+        raise ValueError(f"{attribute.name} must be at least {least}, not {value}")
+
+
+def _bindings(_: object, __: attrs.Attribute[Sequence[Binding]], value: Sequence[Binding]) -> None:
+    for binding in value:
+        if not isinstance(binding, Binding):
+            raise TypeError(f"bindings must be of oplet.Binding, not {binding!r:.60}")
+
+
 def _params(_: object, __: attrs.Attribute[Mapping[str, Param]], value: Mapping[str, Param]) -> None:
     for name, number in value.items():
         if not _IDENTIFIER.match(name) or name in RESERVED_PARAMS:
@@ -80,7 +99,7 @@ class Binding:
 
     name: str = attrs.field(validator=_identifier)
     tensor: str
-    access: Access = attrs.field(validator=attrs.validators.in_(("read", "read_write")))
+    access: Access = attrs.field(validator=_access)
     element: str = attrs.field(validator=_element)
 
 
@@ -103,14 +122,12 @@ class Launch:
     """
 
     template: str
-    workgroups: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    workgroups: int = attrs.field(validator=_count)
     context: Mapping[str, ContextValue] = attrs.field(factory=dict, validator=_context)
     params: Mapping[str, Param] = attrs.field(factory=dict, validator=_params)
-    bindings: Sequence[Binding] = attrs.field(
-        default=(), validator=attrs.validators.deep_iterable(attrs.validators.instance_of(Binding))
-    )
+    bindings: Sequence[Binding] = attrs.field(default=(), validator=_bindings)
     scratch: Mapping[str, TensorSpec] = attrs.field(factory=dict, validator=_scratch)
-    operations: int = attrs.field(default=0, validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
+    operations: int = attrs.field(default=0, validator=_count)
 
 
 def _never(request: Request, caps: Capabilities) -> str | None:
