@@ -159,7 +159,7 @@ def changes() -> Iterator[tuple[str, dict[str, bytes], str]]:
     yield "empty", {"__init__": b""}, "templates returned [], not one Traversable"
     yield "unknown hook", {"__init__": init.replace(b"def variants", b"def variantz")}, "implements the hook variantz"
     yield "the op's variant name", {"__init__": init.replace(b'"fast"', b'"scalar"')}, "offers the variant scalar"
-    yield "reference", {"__init__": init.replace(b'"fast"', b'"reference"')}, "the variant name reference is taken"
+    yield "reference", {"__init__": init.replace(b'"fast"', b'"reference"')}, "a variant is named reference"
     yield "variants raise", {"__init__": init.replace(b"return [", b"raise OSError; [")}, "variants raised OSError"
     yield "no templates", {"__init__": init.replace(b"@oplet.hookimpl\ndef templates", b"def templates")}, "templates"
 

@@ -70,8 +70,12 @@ def test_a_predicate_that_raises(site: Site, registry: oplet.Registry, kind: str
     )
     with pytest.raises(oplet.PluginContractError) as caught:
         registry.run(BAD, X=ONES)
+    module = site.folder / "bad/__init__.py"
+    source = module.read_text(encoding="utf-8")
+    line = source[: source.index("1 / 0")].count("\n") + 1
     assert str(caught.value).splitlines() == [
         f"{BAD}: oplet-bad 1.4.0: scalar: {kind} raised ZeroDivisionError: division by zero",
+        f"  {module}:{line}, in <lambda>",
         "the plugin is at fault; report it to its author",
     ]
 

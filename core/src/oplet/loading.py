@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,22 @@ class Plugin:
     templates: Traversable
 
 
+def raised(error: BaseException, module: str) -> str:
+    """What a plugin raised, and, on a line of its own, where in its code.
+
+    Args:
+        error: as it was caught.
+        module: import name of the plugin's package folder.
+    """
+    package = module.partition(".")[0]
+    place = ""
+    # The innermost frame of its own: an error in numpy or oplet.variant began with a line of the plugin's.
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            place = f"\n  {frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+    return f"{type(error).__name__}: {error}{place}"
+
+
 def import_plugin(offer: Offer) -> object:
     """Imports the op folder that an offer names.
 
@@ -86,7 +103,7 @@ def import_plugin(offer: Offer) -> object:
         return importlib.import_module(offer.entry)
     except (Exception, SystemExit) as error:  # a plugin may do anything while it is imported
         raise PluginLoadError(
-            f"{source.op}: {source} failed to load: {type(error).__name__}: {error}\n"
+            f"{source.op}: {source} failed to load: {raised(error, offer.entry)}\n"
             f"its entry point names {offer.entry!r}\nreinstall it, or block it: OPLET_BLOCK={source.dist}",
             **source.fields,
         ) from error
@@ -213,7 +230,7 @@ def _manifest(source: Source, manager: pluggy.PluginManager) -> Manifest:
         raise
     except Exception as error:
         raise PluginContractError(
-            f"{source.op}: {source}: manifest raised {type(error).__name__}: {error}\nreport it to its author",
+            f"{source.op}: {source}: manifest raised {raised(error, source.module)}\nreport it to its author",
             **source.fields,
         ) from error
     if not isinstance(manifest, Manifest) or manifest.id != source.op:
@@ -230,15 +247,17 @@ def _variants(source: Source, manager: pluggy.PluginManager) -> tuple[Variant, .
         variants = tuple(variant for offered in manager.hook.variants() for variant in offered)
     except Exception as error:
         raise PluginContractError(
-            f"{source.op}: {source}: variants raised {type(error).__name__}: {error}\nreport it to its author",
+            f"{source.op}: {source}: variants raised {raised(error, source.module)}\nreport it to its author",
             **source.fields,
         ) from error
     names = [getattr(variant, "name", None) for variant in variants]
     for variant, name in zip(variants, names, strict=True):
         if not isinstance(variant, Variant):
             fault = f"variants returned {variant!r}, which is not a Variant"
-        elif names.count(name) > 1 or name == REFERENCE:
-            fault = f"the variant name {name} is taken"
+        elif names.count(name) > 1:
+            fault = f"two variants are named {name}"
+        elif name == REFERENCE:
+            fault = f"a variant is named {name}, which is the numpy implementation's name"
         else:
             continue
         raise PluginContractError(f"{source.op}: {source}: {fault}\nreport it to its author", **source.fields)
@@ -251,7 +270,7 @@ def _templates(source: Source, manager: pluggy.PluginManager) -> Traversable:
         folders = manager.hook.templates()
     except Exception as error:
         raise PluginContractError(
-            f"{source.op}: {source}: templates raised {type(error).__name__}: {error}\n{advice}", **source.fields
+            f"{source.op}: {source}: templates raised {raised(error, source.module)}\n{advice}", **source.fields
         ) from error
     import importlib.resources.abc  # 9 ms with what it imports
 

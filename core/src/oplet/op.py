@@ -21,6 +21,7 @@ from oplet.loading import (
     import_plugin,
     load_extension,
     load_op,
+    raised,
 )
 from oplet.manifest import Attribute, Manifest
 from oplet.request import AttributeValue, Request, TensorSpec
@@ -367,7 +368,7 @@ class Op:
         try:
             launches = tuple(chosen.plan(request, caps))
         except Exception as error:
-            raise self.breach(f"plan raised {type(error).__name__}: {error}", chosen.name) from error
+            raise self._broken("plan", error, chosen.name) from error
         plan = Plan(
             op=self.id,
             variant=chosen.name,
@@ -395,7 +396,10 @@ class Op:
             tensors = [binding.tensor for binding in launch.bindings]
             for binding in launch.bindings:
                 if not any(binding.tensor in known for known in (plan.inputs, plan.outputs, scratch)):
-                    raise breach(f"{launch.template} binds {binding.tensor!r}, which the call does not have")
+                    known = ", ".join([*plan.inputs, *plan.outputs, *scratch])
+                    raise breach(
+                        f"{launch.template} binds {binding.tensor!r}, which the call does not have\n  it has {known}"
+                    )
                 if binding.tensor in plan.inputs and binding.access != "read":
                     raise breach(f"{launch.template} binds the input {binding.tensor} for writing")
                 if binding.access == "read_write":
@@ -406,7 +410,7 @@ class Op:
         for name, spec in plan.outputs.items():
             # Left alone it would show what its memory held before.
             if spec.size and name not in written:
-                raise breach(f"no launch writes the output {name}")
+                raise breach(f'no launch writes the output {name}\n  none binds it with the access "read_write"')
 
     # Faults
 
@@ -414,7 +418,7 @@ class Op:
         try:
             reason = getattr(variant, kind)(request, caps)
         except Exception as error:
-            raise self.breach(f"{kind} raised {type(error).__name__}: {error}", variant.name) from error
+            raise self._broken(kind, error, variant.name) from error
         if reason is not None and not isinstance(reason, str):
             raise self.breach(f"{kind} returned {reason!r}; a reason or None is wanted", variant.name)
         return reason
@@ -428,7 +432,7 @@ class Op:
         except OpletError:
             raise
         except Exception as error:
-            raise self.breach(f"{hook} raised {type(error).__name__}: {error}") from error
+            raise self._broken(hook, error) from error
 
     def require_variant(self, name: str) -> None:
         """Refuses a name that no variant has.
@@ -448,6 +452,10 @@ class Op:
             f"{self.id}: {where}: {fault}\nthe plugin is at fault; report it to its author",
             **source.fields,
         )
+
+    def _broken(self, function: str, error: Exception, variant: str = "") -> PluginContractError:
+        module = (self._owners[variant] if variant else self._source).module
+        return self.breach(f"{function} raised {raised(error, module)}", variant)
 
     def _refusal(self, argument: str, fault: str, advice: str) -> InputError:
         return InputError(f"{self.id}: {argument}: {fault}\n{advice}", op=self.id, argument=argument)
