@@ -308,7 +308,7 @@ def test_what_an_op_refuses_at_run_names_its_node(registry: oplet.Registry) -> N
     with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): biasT: \(1, 3\)"):
         session.run(None, {"x": X})
     session = InferenceSession(model([scale(["x"], ["y"], "attributed", factor="two")]), registry=registry)
-    with pytest.raises(InputError, match=r"^node 'attributed' .*factor: 'two' is a str"):
+    with pytest.raises(InputError, match=r"^node 'attributed' .*factor: 'two' is of type str"):
         session.run(None, {"x": X})
 
 

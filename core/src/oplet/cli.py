@@ -24,7 +24,7 @@ from rich.table import Table
 
 import oplet
 from oplet.discovery import EXTENSIONS, OPS
-from oplet.errors import OpletError, PluginError
+from oplet.errors import InputError, OpletError, PluginError
 from oplet.loading import REFERENCE
 from oplet.manifest import Attribute, Manifest, Port
 from oplet.request import TensorSpec
@@ -95,12 +95,12 @@ def _spec(text: str) -> TensorSpec:
 
 def _array(file: str) -> np.ndarray:
     """What numpy.save wrote to a file."""
+    from oplet import npy
+
     try:
-        with open(file, "rb") as opened:
-            # Not numpy.load, which takes archives too.
-            return np.lib.format.read_array(opened, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{file} cannot be read as an .npy file: {error}") from None
+        return npy.read(Path(file))
+    except InputError as error:
+        raise click.BadParameter(str(error)) from None  # of a ValueError click shows the text only
 
 
 def _attributes(manifest: Manifest, items: Sequence[str]) -> dict[str, float | int | str]:

@@ -74,7 +74,7 @@ def build(op: Op, offer: Offer) -> Metadata:
         raise _error(offer, f"its folder {offer.entry} is not to be found on disk", "install it as files, not as a zip")
     try:
         provenance = strict.parse((folder / NAME).read_text(encoding="utf-8"), Metadata).provenance
-    except (OSError, strict.Invalid):
+    except (OSError, UnicodeDecodeError, strict.Invalid):
         provenance = {}
     return Metadata(
         schema=1,
@@ -116,7 +116,7 @@ def verify(offer: Offer) -> tuple[str, ...]:
         return (f"{offer.entry}: the folder is not to be found",)
     try:
         metadata = strict.parse((folder / NAME).read_text(encoding="utf-8"), Metadata)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         return (f"{NAME}: cannot be read: {error}",)
     except strict.Invalid as error:
         return tuple(f"{NAME}: {problem}" for problem in error.problems)

@@ -11,6 +11,7 @@ this is for models whose weight lies in the nodes that plugins offer.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -214,10 +215,13 @@ class InferenceSession:
         """
         self._registry = default_registry() if registry is None else registry
         model = _load(path_or_bytes)
+        for tensor in _tensors(model):
+            _check_tensor(tensor)
         offered = set(self._registry.ids)
         if model.functions:
             kept = [(one.domain, one.name) for one in model.functions if _op_id(one.domain, one.name) in offered]
-            model = onnx.inliner.inline_selected_functions(model, kept, exclude=True)
+            with _refusing("its functions"):
+                model = onnx.inliner.inline_selected_functions(model, kept, exclude=True)
         graph = model.graph
         if graph.sparse_initializer:
             raise InputError(
@@ -226,9 +230,7 @@ class InferenceSession:
                 argument="model",
             )
         self._opsets = {one.domain: one.version for one in model.opset_import}
-        self._constants: dict[str, np.ndarray] = {
-            one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer
-        }
+        self._constants: dict[str, np.ndarray] = {one.name: _array(one) for one in graph.initializer}
         self._uploaded: dict[str, Tensor] = {}
         self._inputs = tuple(_node_arg(one) for one in graph.input)
         self._outputs = tuple(_node_arg(one) for one in graph.output)
@@ -236,7 +238,8 @@ class InferenceSession:
         self._nodes: list[_DeviceNode | _HostNode] = []
         known = {*self._constants, *(one.name for one in graph.input)}
         for number, node in enumerate(graph.node):
-            self._place(number, node, offered, known)
+            with _refusing(_label(number, node)):
+                self._place(number, node, offered, known)
             known.update(node.output)
         if unmade := [one.name for one in self._outputs if one.name not in known]:
             raise InputError(f"model: nothing makes its output {unmade[0]!r}\nexport it again", argument="model")
@@ -304,8 +307,8 @@ class InferenceSession:
 
     def _place(self, number: int, node: Any, offered: set[str], known: set[str]) -> None:
         op = _op_id(node.domain, node.op_type)
-        name = node.name or f"#{number}"
-        label = f"node {name!r} ({op})"
+        name = _name(number, node)
+        label = _label(number, node)
         for value in (*node.input, *_outer_names(node)):
             if value and value not in known:
                 raise InputError(
@@ -499,6 +502,52 @@ def _load(source: str | os.PathLike[str] | bytes) -> Any:
     ) from cause
 
 
+@contextlib.contextmanager
+def _refusing(part: str) -> Iterator[None]:
+    """Turns whatever onnx and numpy raise over a part of a malformed model into an InputError."""
+    try:
+        yield
+    except OpletError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"model: {part}: {type(error).__name__}: {lines[0]}\nexport the model again", argument="model"
+        ) from error
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor that is stored in a model."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for one in [value] if hasattr(value, "ListFields") else value:
+                yield from _tensors(one)
+
+
+def _check_tensor(tensor: Any) -> None:
+    """Refuses a tensor whose data lies elsewhere, or that claims more than it holds."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:  # of a file, onnx has read it by now
+        raise InputError(
+            f"model: {tensor.name}: its data is in a file of its own\npass the path of the model's file, not its bytes",
+            argument="model",
+        )
+    if any(n < 0 for n in tensor.dims) or math.prod(tensor.dims) > 8 * tensor.ByteSize():
+        raise InputError(
+            f"model: {tensor.name}: shape {tuple(tensor.dims)} is more than its {tensor.ByteSize()} bytes can hold\n"
+            "export the model again",
+            argument="model",
+        )
+
+
+def _array(tensor: Any) -> np.ndarray:
+    with _refusing(tensor.name):
+        array: np.ndarray = onnx.numpy_helper.to_array(tensor)
+    return array
+
+
 def _types_of(model: Any) -> dict[str, Any]:
     """The type of each value where the model tells it or onnx infers it."""
     try:
@@ -512,17 +561,29 @@ def _op_id(domain: str, op_type: str) -> str:
     return f"{domain or ONNX_DOMAIN}.{op_type}"
 
 
+def _name(number: int, node: Any) -> str:
+    return node.name or f"#{number}"
+
+
+def _label(number: int, node: Any) -> str:
+    """How messages name a node."""
+    return f"node {_name(number, node)!r} ({_op_id(node.domain, node.op_type)})"
+
+
 def _node_arg(info: Any) -> NodeArg:
-    kind = info.type.WhichOneof("value")
-    if kind != "tensor_type" or not info.type.tensor_type.elem_type:
-        return NodeArg(info.name, (kind or "unknown").removesuffix("_type"), None, None)
-    tensor = info.type.tensor_type
-    element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    shape = None
-    if tensor.HasField("shape"):
-        shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return NodeArg(info.name, f"tensor({element})", shape, dtype)
+    with _refusing(info.name):
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type" or not info.type.tensor_type.elem_type:
+            return NodeArg(info.name, (kind or "unknown").removesuffix("_type"), None, None)
+        tensor = info.type.tensor_type
+        element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        shape = None
+        if tensor.HasField("shape"):
+            shape = tuple(
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim
+            )
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        return NodeArg(info.name, f"tensor({element})", shape, dtype)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | str | None, ...]) -> bool:

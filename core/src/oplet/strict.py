@@ -37,7 +37,7 @@ def parse(text: str, cls: type[Record]) -> Record:
 
     try:
         document = json.loads(text, object_pairs_hook=_no_duplicate_keys, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for what is nested too deeply
         raise Invalid([f"not JSON: {error}"]) from error
     from cattrs.errors import BaseValidationError
 

@@ -113,7 +113,7 @@ class Suite:
         """
         try:
             text = (importlib.resources.files(package) / "test.json").read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise _error(package, "test.json", [f"cannot be read: {error}"]) from error
         suite = cls.parse(text, package)
         own = _cases_module(package)
