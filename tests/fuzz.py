@@ -1,0 +1,109 @@
+#!/usr/bin/env python
+"""The long form of what the tests do briefly: random calls, every shader, files that lie.
+
+    python tests/fuzz.py calls --requests 20000          every installed op; --op for one
+    python tests/fuzz.py shaders                         on OPLET_WEBGPU's implementation; --pipelines takes longer
+    python tests/fuzz.py files --count 2000
+
+Each portion runs in a child process, and is a line of the file that --log names: run again with the same file, it goes
+on where it was. The exit status is 1 where something was found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+import oplet
+from fuzzing import tasks
+from fuzzing.child import Report, run
+from fuzzing.files import kinds
+from rich.console import Console
+from rich.progress import Progress
+
+#: calls of one child process
+PORTION = 500
+
+Portion = dict[str, Any]
+
+_log = click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="Where to add what came of each.")
+_op = click.option("--op", "ops", multiple=True, help="Only this op, repeatable; default all that are installed.")
+
+
+@click.group()
+def main() -> None:
+    """Random calls, every shader, files that lie: each in child processes."""
+
+
+@main.command()
+@_op
+@click.option("--requests", default=20000, show_default=True, help="Calls of each op.")
+@click.option("--seed", default=0, show_default=True, help="The first portion's; each has the next.")
+@_log
+def calls(ops: tuple[str, ...], requests: int, seed: int, log: Path | None) -> None:
+    """Make random calls of every op."""
+    portions = [
+        {"op": op, "count": min(PORTION, requests - done), "seed": seed + done // PORTION}
+        for op in ops or oplet.Registry().ids
+        for done in range(0, requests, PORTION)
+    ]
+    _finish(tasks.make_calls, portions, log, timeout=1200)
+
+
+@main.command()
+@_op
+@click.option("--pipelines", is_flag=True, help="Let the driver compile those that this device may run, too.")
+@_log
+def shaders(ops: tuple[str, ...], pipelines: bool, log: Path | None) -> None:
+    """Compile every shader of every op."""
+    portions = [{"op": op, "pipelines": pipelines} for op in ops or oplet.Registry().ids]
+    _finish(tasks.compile_shaders, portions, log, timeout=3600)
+
+
+@main.command()
+@click.option("--kind", "names", multiple=True, help="Only files of this kind, repeatable; default all.")
+@click.option("--count", default=2000, show_default=True, help="Files of each kind.")
+@click.option("--seed", default=0, show_default=True, help="Of what is wrong with them.")
+@_log
+def files(names: tuple[str, ...], count: int, seed: int, log: Path | None) -> None:
+    """Read files of every kind that lie."""
+    with kinds() as known:
+        portions = [{"kind": kind, "count": count, "seed": seed} for kind in names or known]
+    _finish(tasks.read_files, portions, log, timeout=600)
+
+
+def _finish(task: Callable[..., Report], portions: Iterable[Portion], log: Path | None, *, timeout: float) -> None:
+    """Runs the portions that the log does not have, and exits with what all of them tell."""
+    done = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log and log.exists() else []
+    known = {json.dumps(one["portion"], sort_keys=True): Report(**one["report"]) for one in done}
+    reports: list[tuple[Portion, Report]] = []
+    portions = list(portions)
+    with Progress(console=Console(stderr=True)) as bar:
+        progress = bar.add_task(task.__name__, total=len(portions))
+        for portion in portions:
+            bar.update(progress, description=" ".join(map(str, portion.values())))
+            report = known.get(json.dumps(portion, sort_keys=True))
+            if report is None:
+                report = run(task, timeout=timeout, **portion)
+                if log:
+                    line = json.dumps({"portion": portion, "report": attrs.asdict(report)})
+                    with log.open("a", encoding="utf-8") as file:
+                        file.write(line + "\n")
+            reports.append((portion, report))
+            bar.advance(progress)
+    for first in dict.fromkeys(str(next(iter(portion.values()))) for portion, _ in reports):
+        own = [report for portion, report in reports if str(next(iter(portion.values()))) == first]
+        click.echo(f"{first}: {Report.sum(own)}")
+    for portion, report in reports:
+        for finding in report.findings:
+            click.echo(f"\n{portion}\n{finding}")
+    sys.exit(1 if any(report.findings for _, report in reports) else 0)
+
+
+if __name__ == "__main__":
+    main()
