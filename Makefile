@@ -1,13 +1,15 @@
-# make demo   the first op, on this machine, on real data
-# make test   lint, type check and every test, on each WebGPU implementation
+# make demo      the first op, on this machine, on real data
+# make test      lint, type check and every test, on each WebGPU implementation
+# make oracles   records anew what torch and transformers compute, which some tests compare with
 #
-# Both prepare what they need first: .venv, and a software Vulkan driver where the machine has no GPU driver.
+# The first two prepare what they need: .venv, and a software Vulkan driver where the machine has no GPU driver. The
+# last makes an environment of its own, of some gigabytes, for the machine's Python or PYTHON.
 # PYTHON=python3.12 make …  takes another Python (3.11 or newer).
 
 PYTHON ?= python3
 PACKAGES := core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: demo test clean
+.PHONY: demo test oracles clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.ready
@@ -17,6 +19,16 @@ demo: .venv/.ready
 test: .venv/.ready
 	@setup/driver
 	@setup/test
+
+ORACLES := plugins/gated_delta_net/tests/gdn
+
+oracles: .cache/oracles/.ready
+	@.cache/oracles/bin/python $(ORACLES)/make_oracles.py
+
+.cache/oracles/.ready: $(ORACLES)/oracles-requirements.txt
+	@"$(PYTHON)" -m venv --clear .cache/oracles
+	@.cache/oracles/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # Where PYTHON is of another version than .venv, .venv is made anew.
 version = $(shell $(1) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
