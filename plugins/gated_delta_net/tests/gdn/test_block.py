@@ -198,7 +198,7 @@ def test_float16_on_the_device(oracle: Oracle) -> None:
     assert (state.recurrent.dtype, state.conv.dtype) == (np.float32, np.float16)
     close(out, want.astype(np.float32), 2**-10)
     close(state.recurrent, np.asarray(expected.recurrent), 2**-10)
-    # Float16 itself: half a unit for each of six tensors on the way.
+    # Float16 itself: half a unit for weights, hidden and four tensors on the way.
     close(out, oracle.arrays["long/out"][: len(hidden)], 6 * 2**-11)
 
 
