@@ -29,17 +29,18 @@ FILLS = 4
 REPEATS = 3
 
 
-def indices(kit: Kit, *, variant: str, setup: str) -> Iterator[Finding]:
+def indices(kit: Kit, *, variant: str, setup: str, calls: int = CALLS) -> Iterator[Finding]:
     """Runs a variant with any words in its integer inputs.
 
     Args:
         kit: the op.
         variant: its name.
         setup: the device.
+        calls: how many of the cases are tried.
     """
     registry = kit.registry(setup)
     rng = np.random.default_rng(kit.seed)
-    for call in _calls(kit, registry, variant):
+    for call in _calls(kit, registry, variant)[:calls]:
         for number in range(FILLS):
             ordered = number % 2 == 1
             words = {name: _words(rng, call, array, ordered=ordered) for name, array in _integers(call).items()}
@@ -56,7 +57,7 @@ def _integers(call: Call) -> dict[str, np.ndarray]:
 
 
 def _calls(kit: Kit, registry: Registry, variant: str) -> list[Call]:
-    """The accepted calls with the most integers, of those whose numbers are finite."""
+    """The accepted calls with integers, those with the most first, of those whose other numbers are finite."""
     found = []
     for call in kit.calls:
         floats = [array for array in call.arrays.values() if array.dtype.kind == "f"]
@@ -67,7 +68,7 @@ def _calls(kit: Kit, registry: Registry, variant: str) -> list[Call]:
         except OpletError:
             continue
         found.append(call)
-    return sorted(found, key=lambda call: -sum(array.size for array in _integers(call).values()))[:CALLS]
+    return sorted(found, key=lambda call: -sum(array.size for array in _integers(call).values()))
 
 
 def _words(rng: np.random.Generator, call: Call, like: np.ndarray, *, ordered: bool) -> np.ndarray:
