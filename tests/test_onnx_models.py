@@ -287,6 +287,57 @@ def test_linear_attention_and_an_engram_gate(registry: oplet.Registry) -> None:
     assert [one.node for one in session.report().placements if one.place == "device"] == ["mix", "gate"]
 
 
+def test_convolution_recurrence_and_norm_are_one_batch(registry: oplet.Registry) -> None:
+    rng = np.random.default_rng(12)
+    lengths, heads, value_heads, size, taps = [7, 2, 20], 2, 4, 16, 4
+    tokens, requests = sum(lengths), len(lengths)
+    channels = (2 * heads + value_heads) * size
+    weights = {
+        "taps": random(rng, channels, 1, taps, scale=0.5),
+        "scale": 1 + random(rng, size, scale=0.1),
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+    }
+    nodes = [
+        helper.make_node(
+            "VarlenCausalConvWithState",
+            ["qkv", "taps", "offsets", "", "past"],
+            ["mixed", "past_after"],
+            name="convolve",
+            domain=CONTRIB,
+            activation="silu",
+        ),
+        helper.make_node(
+            "GatedDeltaNet",
+            ["mixed", "", "", "offsets", "decay", "beta", "state"],
+            ["read", "state_after"],
+            name="recur",
+            domain=CONTRIB,
+            beta_activation="sigmoid",
+            qk_l2_norm=1,
+        ),
+        helper.make_node("GatedRMSNorm", ["read", "scale", "gate"], ["y"], name="norm", domain=CONTRIB, epsilon=1e-6),
+    ]
+    inputs = {
+        "qkv": (FLOAT, [tokens, channels]),
+        "past": (FLOAT, [requests, channels, taps - 1]),
+        "decay": (FLOAT, [tokens, value_heads]),
+        "beta": (FLOAT, [tokens, value_heads]),
+        "state": (FLOAT, [requests, value_heads, size, size]),
+        "gate": (FLOAT, [tokens, value_heads, size]),
+    }
+    source = model(nodes, inputs, ["y", "past_after", "state_after"], weights)
+    session = oplet.onnx.InferenceSession(source, registry=registry)
+    oracle = onnxruntime_session(source)
+    feeds = {name: random(rng, *shape) for name, (_, shape) in inputs.items()}
+    feeds["decay"] = -np.abs(feeds["decay"])
+    got, want = session.run(None, feeds), oracle.run(None, feeds)
+    agree(got[0], want[0])
+    np.testing.assert_array_equal(got[1], want[1])
+    agree(got[2], want[2])
+    assert [one.node for one in session.report().placements if one.place == "device"] == ["convolve", "recur", "norm"]
+    assert len({one.batch for one in session.report().placements}) == 1
+
+
 def test_the_default_registry(tmp_path: Path) -> None:
     nodes = fused("x", "w", "b", "y", "Relu")
     weights = {"w": np.ones((4, 2), np.float32), "b": np.zeros(2, np.float32)}
