@@ -245,15 +245,28 @@ def test_bits_that_depend_on_old_memory(affine: Callable[..., Kit]) -> None:
     )
 
 
+@pytest.mark.parametrize("operations", [1000, 0])
 @pytest.mark.parametrize(("code", "splits"), [("workgroup_index(workgroup_id)", True), ("workgroup_id.x", False)])
-def test_a_launch_that_is_split(affine: Callable[..., Kit], code: str, splits: bool) -> None:
+def test_a_launch_that_is_folded_and_split(
+    affine: Callable[..., Kit], code: str, splits: bool, operations: int
+) -> None:
     def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
-        return [attrs.evolve(launch, operations=1000) for launch in acme_affine.plan(request, caps)]
+        return [attrs.evolve(launch, operations=operations) for launch in acme_affine.plan(request, caps)]
 
     long = Case("long", {"X": np.linspace(-1, 1, 500, dtype=np.float32).reshape(100, 5)})
     kit = affine(long, wgsl={"workgroup_index(workgroup_id)": code}, variants=scalar(plan=plan))
     findings = found(checks.runs(kit, variant="scalar", setup="bare"))
     assert {one.check for one in findings} == (set() if splits else {"split"})
+
+
+def test_surplus_workgroups_that_do_not_return(affine: Callable[..., Kit]) -> None:
+    changes = {"  if (group >= params.workgroups) { return; }\n": "", "  if (i >= params.size) { return; }\n": ""}
+    # Seven workgroups: in rows of two a layer of four, and three in the place of four.
+    whole = Case("whole", {"X": np.linspace(-1, 1, 448, dtype=np.float32).reshape(64, 7)})
+    kit = affine(whole, wgsl=changes, variants=scalar())
+    findings = found(checks.runs(kit, variant="scalar", setup="bare"))
+    assert {one.check for one in findings} == {"split"}
+    assert all("surplus workgroups have to return" in one.message for one in findings)
 
 
 def test_a_feature_that_is_used_without_asking(affine: Callable[..., Kit]) -> None:
@@ -310,6 +323,19 @@ def test_a_size_in_the_context(affine: Callable[..., Kit], size: Callable[[oplet
     assert finding.check == "plans"
     assert "a size is in the context" in finding.message
     assert "count differ each time" in finding.message
+
+
+def test_a_size_that_is_tied_to_another_in_the_context(affine: Callable[..., Kit]) -> None:
+    def infer(request: oplet.Request) -> dict[str, oplet.TensorSpec]:
+        rows, columns = request.inputs["X"].shape
+        if columns != 2 * rows:
+            raise oplet.InputError(f"{OP}: X: ({rows}, {columns}) is not (N, 2 N)\npass that", argument="X")
+        return acme_affine.infer(request)
+
+    case = Case("tied", {"X": np.ones((3, 6), np.float32)})
+    size = with_context(count=lambda request: request.inputs["X"].shape[0])
+    kit = affine(case, infer=infer, variants=scalar(plan=size))
+    assert "with 3 in X lengthened by 1024, 1280, 1536, count differ" in only(checks.plans(kit, setup="bare")).message
 
 
 @pytest.mark.parametrize(
@@ -511,6 +537,20 @@ def test_without_cases_nothing_passes_for_tested(affine: Callable[..., Kit]) -> 
     assert "no case at all" in only(checks.cases(kit)).message
     outcomes = {check.id: check.run(kit) for check in checks.checks(kit)}
     assert [name for name, outcome in outcomes.items() if not outcome.not_run] == ["cases"]
+
+
+def test_where_every_case_is_at_fault_the_check_tells(affine: Callable[..., Kit], devices: Devices) -> None:
+    def infer(request: oplet.Request) -> dict[str, oplet.TensorSpec]:
+        right = acme_affine.infer(request)
+        return {name: oplet.TensorSpec((*spec.shape[:-1], 77), spec.dtype) for name, spec in right.items()}
+
+    kit = affine(infer=infer, suite=SUITE)
+    assert not kit.calls
+    outcomes = {check.id: check.run(kit) for check in checks.checks(kit)}
+    assert {name for name, outcome in outcomes.items() if outcome.findings} == {"infer"}
+    assert {name for name, outcome in outcomes.items() if not outcome.not_run} == {"cases", "infer"}
+    part = Kit(OP, devices=devices, registry=kit._make_registry, suite=kit.suite, variants=("scalar",))
+    assert {one.check for one in found(checks.cases(part))} == {"infer"}
 
 
 # Errors ----------------------------------------------------------------------------------------------

@@ -79,4 +79,6 @@ def test_a_file_that_cannot_be_collected(install: Callable[..., Path], tmp_path:
         install("acme_typo")
     file = tmp_path / "test_conformance.py"
     file.write_text(FOUR_LINES.format(line))
-    assert message in run(file)
+    output = run(file)
+    assert message in output
+    assert "site-packages" not in output, "the message, and no frame of pytest's or pluggy's"

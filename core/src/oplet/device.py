@@ -81,6 +81,7 @@ class Device:
         pipelines: its compiled templates.
         max_operations: most multiply-adds of a dispatch. A launch of more, by its own account, is several, each of
             a range of its workgroups; one workgroup is never split.
+        max_row: most workgroups in a dimension. A launch of more is folded into rows, and those into layers.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Device:
         self.implementation = implementation
         self.unchecked = unchecked
         self.max_operations = MAX_OPERATIONS_DISCRETE if caps.adapter.is_discrete else MAX_OPERATIONS
+        self.max_row = caps.limits["maxComputeWorkgroupsPerDimension"]
         self._gpu_error: type[Exception] = api(implementation).GPUError
         self.pool = Pool(self._create_buffer, caps.limits["maxBufferSize"], max_bytes)
         self.pipelines = Pipelines(gpu, caps, self._gpu_error, unchecked=unchecked)
@@ -228,7 +230,7 @@ class Device:
                     f"allows {limits['maxStorageBuffersPerShaderStage']} (maxStorageBuffersPerShaderStage)\n"
                     "the variant should reject such a device; report it to its author"
                 )
-            grid = fold(launch.workgroups, self._workgroup_limit)
+            grid = fold(launch.workgroups, self.max_row)
             if math.prod(grid) >= 1 << 32:  # workgroup_index() is a u32, also of surplus workgroups
                 raise DeviceError(
                     f"{plan.op}/{plan.variant}: {launch.workgroups} workgroups are needed, and this device allows "
@@ -262,7 +264,7 @@ class Device:
                     for binding in launch.bindings
                 )
                 for first, workgroups in self._dispatches(launch):
-                    grid = fold(workgroups, self._workgroup_limit)
+                    grid = fold(workgroups, self.max_row)
                     data = param_bytes(launch.params, launch.workgroups, grid, first)
                     steps.append(
                         Step(
@@ -287,16 +289,12 @@ class Device:
             steps=tuple(steps),
         )
 
-    @property
-    def _workgroup_limit(self) -> int:
-        return self.capabilities.limits["maxComputeWorkgroupsPerDimension"]
-
     def _dispatches(self, launch: Launch) -> Iterator[tuple[int, int]]:
         """The first workgroup of each dispatch of a launch, and how many it has."""
         most = launch.workgroups
         if launch.operations > self.max_operations:
             most = max(most * self.max_operations // launch.operations, 1)
-        return ranges(launch.workgroups, most, self._workgroup_limit)
+        return ranges(launch.workgroups, most, self.max_row)
 
     def run(self, program: Program, buffers: Sequence[Buffer | None]) -> None:
         """Submits a program, or records it where this context has a batch open.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +76,8 @@ def raised(error: BaseException, module: str) -> str:
         error: as it was caught.
         module: import name of the plugin's package folder.
     """
+    import traceback
+
     package = module.partition(".")[0]
     place = ""
     # The innermost frame of its own: an error in numpy or oplet.variant began with a line of the plugin's.

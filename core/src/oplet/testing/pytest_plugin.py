@@ -55,10 +55,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("oplet_conformance")
     if marker is None or "oplet_check" not in metafunc.fixturenames:
         return
+    from oplet.errors import OpletError
     from oplet.testing.checks import checks
 
     op, expected, variants = marker.args
-    found = checks(_kit(metafunc.config, op, variants))
+    try:
+        found = checks(_kit(metafunc.config, op, variants))
+    except OpletError as error:
+        # Its message says it all; pytest would print every frame in between.
+        raise pytest.Collector.CollectError(f"{type(error).__name__}: {error}") from None
     if unknown := sorted(set(expected) - {check.id for check in found}):
         raise pytest.UsageError(
             f"conformance({op!r}): expected names {unknown[0]!r}, which is no check\n"
