@@ -532,7 +532,7 @@ def served(kit: Kit, *, setup: str) -> Findings:
     """Each case has a variant that serves it here; those that have none are named."""
     registry = kit.registry(setup)
     op, caps = registry[kit.id], registry.device.capabilities
-    unserved: dict[str, list[str]] = {}
+    unserved: dict[str, list[tuple[str, str]]] = {}
     for call in kit.calls:
         try:
             op.choose(call.request, caps)
@@ -540,27 +540,29 @@ def served(kit: Kit, *, setup: str) -> Findings:
             variants: dict[str, list[str]] = {}
             for one in error.rejections:
                 variants.setdefault(one.reason, []).append(one.variant)
-            reasons = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in variants.items())
-            unserved.setdefault(reasons, []).append(call.case.name)
+            told = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in variants.items())
+            unserved.setdefault(_form(told), []).append((call.case.name, told))
         except OpletError as error:
             yield _finding("plans", call, str(error), setup=setup)
-    for reasons, names in unserved.items():
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield NotRun(f"case {names[0]!r}{others}", reasons)
+    for alike in unserved.values():
+        name, told = alike[0]
+        others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        yield NotRun(f"case {name!r}{others}", told)
 
 
 def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
     """Every case that the variant does not reject, twice, in poisoned memory with guard words."""
     registry = kit.registry(setup)
     op, caps = registry[kit.id], registry.device.capabilities
-    reasons: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {}
     told: set[str] = set()
     ran = split = 0
     for call in kit.calls:
         try:
             op.choose(call.request, caps, variant)
         except NoVariantError as error:
-            reasons[error.rejections[0].reason] += 1
+            reason = error.rejections[0].reason
+            reasons.setdefault(_form(reason), Counter())[reason] += 1
             continue
         except OpletError as error:
             yield _finding("accepts", call, str(error), variant=variant, setup=setup)
@@ -576,9 +578,18 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
                 split += 1
                 yield from _split(kit, call, plan, setup)
     if not ran:
-        why = "; ".join(f"{reason} ({number} cases)" for reason, number in reasons.most_common())
+        alike = sorted(reasons.values(), key=lambda counts: -counts.total())
+        why = "; ".join(
+            f"{next(iter(counts))}{' and alike' if len(counts) > 1 else ''} ({counts.total()} cases)"
+            for counts in alike
+        )
         yield NotRun(f"variant {variant}", why)
     yield from indices(kit, variant=variant, setup=setup)
+
+
+def _form(reason: str) -> str:
+    """What reasons that differ in numbers only have in common; the 16 of float16 is no such number."""
+    return re.sub(r"\b\d+\b", "#", reason)
 
 
 def _twice(kit: Kit, registry: Registry, call: Call, variant: str, setup: str) -> Iterator[Finding]:

@@ -65,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # Its message says it all; pytest would print every frame in between.
         raise pytest.Collector.CollectError(f"{type(error).__name__}: {error}") from None
     if unknown := sorted(set(expected) - {check.id for check in found}):
-        raise pytest.UsageError(
+        raise pytest.Collector.CollectError(
             f"conformance({op!r}): expected names {unknown[0]!r}, which is no check\n"
             f"checks: {', '.join(check.id for check in found)}"
         )
