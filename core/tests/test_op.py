@@ -88,6 +88,11 @@ def test_an_unknown_input_gets_its_near_name(mix: Op) -> None:
         bind(mix, qeryT=QUERY)
 
 
+def test_an_attribute_that_is_given_as_an_input(mix: Op) -> None:
+    with refused(r"heads: is an attribute, and was given as an input\npass attrs=\{'heads': value\}", "heads"):
+        bind(mix, heads=QUERY)
+
+
 @pytest.mark.parametrize("name", ["__class__", "", "Größe", "query ", "quer\ny", "\ud800"])
 def test_strange_names_are_unknown_inputs(mix: Op, name: str) -> None:
     with refused("no such input", name):

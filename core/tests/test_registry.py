@@ -139,6 +139,14 @@ def test_what_is_no_array_is_refused(registry: oplet.Registry, value: Any) -> No
         registry.tensor(value)
 
 
+def test_a_value_under_a_name_that_is_no_inputs(registry: oplet.Registry) -> None:
+    for name, told in (("factor", "is an attribute, and was given as an input"), ("factr", "no such input")):
+        for call in (registry.run, registry.explain, registry.prewarm):
+            with pytest.raises(InputError, match=f"^{SCALE}: {name}: {told}") as e:
+                call(SCALE, X=ONES, **{name: 3.0})
+            assert e.value.argument == name
+
+
 @pytest.mark.parametrize(
     "array",
     [

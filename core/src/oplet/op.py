@@ -23,7 +23,7 @@ from oplet.loading import (
     load_op,
     raised,
 )
-from oplet.manifest import Attribute, Manifest
+from oplet.manifest import Attribute, Manifest, Port
 from oplet.request import AttributeValue, Request, TensorSpec
 from oplet.variant import Launch, Plan, Rejection, Variant
 
@@ -155,12 +155,23 @@ class Op:
             outputs=self.bind_outputs(outputs),
         )
 
+    def input(self, name: str) -> Port:
+        """The input of that name.
+
+        Raises:
+            InputError: no input has it.
+        """
+        port = self.manifest.input(name)
+        if port is not None:
+            return port
+        if any(attribute.name == name for attribute in self.manifest.attributes):
+            raise self._refusal(name, "is an attribute, and was given as an input", f"pass attrs={{{name!r}: value}}")
+        raise self._unknown("input", name, [name for port in self.manifest.inputs for name in port.names])
+
     def _bind_inputs(self, inputs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
         given: dict[str, TensorSpec] = {}
         for name, spec in inputs.items():
-            port = self.manifest.input(name)
-            if port is None:
-                raise self._unknown("input", name, [name for port in self.manifest.inputs for name in port.names])
+            port = self.input(name)
             if port.name in given:
                 raise self._refusal(
                     name, f"{port.names[1]} and {port.name} are two names of one input", "give one of them"

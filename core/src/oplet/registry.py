@@ -414,9 +414,10 @@ class Registry:
         Raises:
             As `run`.
         """
-        specs = _specs(op, inputs, data=False)
+        loaded = self[op]
+        specs = _specs(loaded, inputs, data=False)
         if variant == REFERENCE:
-            self[op].bind(specs, attrs, outputs)
+            loaded.bind(specs, attrs, outputs)
             return
         # Tensors without data stand in, so that a call with tensors finds itself planned.
         stand_ins = {name: Tensor(spec, None, None) for name, spec in specs.items()}
@@ -462,7 +463,7 @@ class Registry:
             As `run`.
         """
         loaded = self[op]
-        request = loaded.bind(_specs(loaded.id, inputs, data=False), attrs, outputs)
+        request = loaded.bind(_specs(loaded, inputs, data=False), attrs, outputs)
         plan = loaded.plan(request, self.device.capabilities, variant)
         self.device.check(plan)
         return Explanation(
@@ -510,7 +511,7 @@ class Registry:
         inputs: Mapping[str, InputValue | None],
     ) -> _Call:
         loaded = self[op]
-        request = loaded.bind(_specs(loaded.id, inputs), attributes, _asked(loaded, out, outputs))
+        request = loaded.bind(_specs(loaded, inputs), attributes, _asked(loaded, out, outputs))
         plan = loaded.plan(request, self.device.capabilities, variant)
         program = self.device.prepare(plan, loaded.templates)
         return _Call(
@@ -569,7 +570,7 @@ class Registry:
                 op=op,
                 argument="out",
             )
-        request = loaded.bind(_specs(loaded.id, inputs), attributes, outputs)
+        request = loaded.bind(_specs(loaded, inputs), attributes, outputs)
         specs = loaded.infer(request)
         arrays = {}
         for name in request.inputs:
@@ -632,7 +633,7 @@ def _key(
     return result
 
 
-def _specs(op: str, inputs: Mapping[str, object], *, data: bool = True) -> dict[str, TensorSpec]:
+def _specs(op: Op, inputs: Mapping[str, object], *, data: bool = True) -> dict[str, TensorSpec]:
     """The spec of each input; without `data` a TensorSpec will do in its place."""
     specs = {}
     for name, value in inputs.items():
@@ -645,10 +646,11 @@ def _specs(op: str, inputs: Mapping[str, object], *, data: bool = True) -> dict[
         elif _is_array(value):
             specs[name] = TensorSpec.of(value)
         else:
+            op.input(name)  # of a name that is no input's the value matters less
             raise InputError(
-                f"{op}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
+                f"{op.id}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
                 f"{_conversion(name, value)}",
-                op=op,
+                op=op.id,
                 argument=name,
             )
     return specs
