@@ -286,6 +286,13 @@ def test_an_update_without_room_is_refused() -> None:
     assert caught.value.argument == "state_update"
 
 
+def test_one_tensor_for_both_states_is_refused_by_name() -> None:
+    inputs, attributes = make([4, 5])
+    state = registry().tensor(inputs["initial_state"])
+    with pytest.raises(oplet.InputError, match="final_state: it is on the same buffer as initial_state"):
+        registry().run(OP, attrs=attributes, out={"final_state": state}, **{**inputs, "initial_state": state})
+
+
 def test_more_elements_than_a_shader_can_count() -> None:
     shapes = {"input": (1 << 20, 4096), "weight": (4096, 1, 4), "initial_state": (1, 4096, 3)}
     specs = {name: oplet.TensorSpec(shape, "float32") for name, shape in shapes.items()}
