@@ -416,6 +416,10 @@ def test_refused_on_the_device(weights: GdnWeights, uploaded: DeviceWeights) -> 
     half = registry.tensor(hidden_of(1).astype(np.float16))
     with pytest.raises(oplet.InputError, match="hidden: is float16 on the device, and the weights are float32"):
         gdn_forward(uploaded, CONFIG, half, GdnState.zeros(CONFIG), registry=registry)
+    zeros = GdnState.zeros(CONFIG)
+    mixed = GdnState(zeros.recurrent, registry.tensor(np.asarray(zeros.conv, np.float16)))
+    with pytest.raises(oplet.InputError, match="state: conv is float16 on the device, and the weights are float32"):
+        gdn_forward(uploaded, CONFIG, hidden_of(1), mixed, registry=registry)
     there = registry.tensor(hidden_of(1))
     for call, argument in (((uploaded, hidden_of(1)), "weights"), ((weights, there), "hidden")):
         with pytest.raises(oplet.InputError, match=f"{argument}: is on a device\npass registry="):
@@ -447,7 +451,8 @@ def test_sizes_that_are_none() -> None:
         ({"num_key_heads": 4}, "num_value_heads: 6 is no multiple of num_key_heads, 4"),
         ({"key_head_dim": 0}, "key_head_dim: 0 is not an int of at least 1"),
         ({"conv_kernel_size": 2.5}, "conv_kernel_size: 2.5 is not an int"),
-        ({"rms_norm_eps": -1.0}, "rms_norm_eps: -1.0 is not a finite number of at least 0"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps: '1e-6' is no finite number"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps: -1.0 is no finite number of at least 0"),
     ):
         with pytest.raises(oplet.InputError, match=match):
             attrs.evolve(CONFIG, **change)

@@ -147,7 +147,7 @@ def _forward(
 ) -> tuple[Array, GdnState]:
     _check_type("hidden", hidden)
     check_weights(weights, config)
-    check_state(state, config)
+    check_state(state, config, weights.dtype)
     _check_hidden(hidden, config, weights.dtype)
     _check_offsets(cu_seqlens, hidden.shape[0], state.requests)
     if registry is not None:

@@ -51,9 +51,9 @@ class GdnConfig:
                 f"{self.num_key_heads}\neach key head serves equally many value heads",
                 argument="num_value_heads",
             )
-        if not 0 <= self.rms_norm_eps < math.inf:
+        if not isinstance(self.rms_norm_eps, int | float) or not 0 <= self.rms_norm_eps < math.inf:
             raise oplet.InputError(
-                f"GdnConfig: rms_norm_eps: {self.rms_norm_eps} is not a finite number of at least 0\npass the model's",
+                f"GdnConfig: rms_norm_eps: {self.rms_norm_eps!r} is no finite number of at least 0\npass the model's",
                 argument="rms_norm_eps",
             )
 

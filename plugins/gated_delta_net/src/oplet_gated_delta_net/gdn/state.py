@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import numpy as np
 import oplet
@@ -95,11 +97,11 @@ class GdnState:
         return self.recurrent.shape[0] if self.recurrent.ndim else 0
 
 
-def check_state(state: GdnState, config: GdnConfig) -> None:
-    """Holds a state against a configuration.
+def check_state(state: GdnState, config: GdnConfig, dtype: np.dtype[Any]) -> None:
+    """Holds a state against a configuration, and on a device against what the block computes in.
 
     Raises:
-        InputError: naming the field whose shape is another.
+        InputError: naming the field at fault.
     """
     requests = state.requests
     shapes = {
@@ -114,3 +116,9 @@ def check_state(state: GdnState, config: GdnConfig) -> None:
                 "pass one that this block made, or GdnState.zeros(config, requests)",
                 argument="state",
             )
+    if isinstance(state.conv, oplet.Tensor) and state.conv.dtype != dtype:
+        raise oplet.InputError(
+            f"state: conv is {state.conv.dtype.name} on the device, and the weights are {dtype.name}\n"
+            "pass state.numpy(), which is converted when it is uploaded",
+            argument="state",
+        )

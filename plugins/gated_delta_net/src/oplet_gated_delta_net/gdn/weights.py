@@ -169,7 +169,7 @@ class DeviceWeights:
         if offsets is None:
             offsets = registry.tensor(np.linspace(0, tokens, requests + 1).astype(np.int32))
             if len(self._offsets) >= MOST_OFFSETS:
-                del self._offsets[next(iter(self._offsets))]
+                self._offsets.pop(next(iter(self._offsets)), None)
             self._offsets[requests, tokens] = offsets
         return offsets
 
