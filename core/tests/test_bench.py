@@ -99,6 +99,19 @@ def test_each_named_variant_is_timed_and_one_that_cannot_run_says_why(registry: 
     assert "odd: vec4: the number of columns is not a multiple of 4" in list(table.notes(report))
 
 
+def test_a_case_that_is_too_large_says_so_and_the_others_are_timed() -> None:
+    registry = oplet.Registry(discover=False, device=oplet.open_device(limits="floor"))
+    registry.register(OP, importlib.import_module("acme_affine"))
+    limits = registry.device.capabilities.limits
+    rows = limits["maxStorageBufferBindingSize"] // 16 + 1
+    cases = [Case("too large", {"X": f"{rows}x4:f32"}), Case("small", {"X": "4x4:f32"})]
+    large, small = bench(registry, OP, cases=cases, rounds=1).results
+    assert large.device is None
+    assert f"X: {16 * rows} bytes are needed in one binding" in large.fault
+    assert "\n" not in large.fault
+    assert small.device is not None
+
+
 def test_names_that_do_not_exist_are_refused(registry: oplet.Registry) -> None:
     with pytest.raises(oplet.InputError, match=r"peers: 'torhc' is not one of numpy, onnxruntime, second, absent"):
         bench(registry, OP, peers=["torhc"])

@@ -22,10 +22,10 @@ import attrs as records
 import numpy as np
 
 from oplet.bench.cases import Case, read_cases
-from oplet.bench.meter import SAMPLES, Meter, copies_past_caches
+from oplet.bench.meter import LONG_SAMPLES, LONG_SECONDS, SAMPLES, Meter, copies_past_caches, runs_to_time
 from oplet.bench.peers import Build, Peer, PeerCase, builders_of, samples_of
 from oplet.buffers import Buffer, Tensor
-from oplet.errors import NoVariantError
+from oplet.errors import DeviceError, NoVariantError
 from oplet.op import Op
 from oplet.registry import Registry
 from oplet.request import TensorSpec
@@ -142,7 +142,8 @@ def bench(
 
     Raises:
         InputError: a variant or peer that does not exist.
-        OpletError: as `Registry.run`, but for a case that no variant can serve: that is in the report.
+        OpletError: as `Registry.run`, but for a case that no variant can serve, or that is too large for the
+            device: that is in the report.
     """
     loaded = registry[op]
     device = registry.device
@@ -163,6 +164,11 @@ def bench(
             except NoVariantError as error:
                 faults = "; ".join(f"{one.variant}: {one.reason}" for one in error.rejections)
                 results.append(Result(case.name, variant or "", None, None, 0, 0, fault=faults))
+            except DeviceError as error:
+                if device.lost:
+                    raise
+                fault = str(error).splitlines()[0]
+                results.append(Result(case.name, variant or "", None, None, 0, 0, fault=fault))
     progress("done", total, total)
     caps = device.capabilities
     return Report(
@@ -202,7 +208,9 @@ def _measure(
         buffers += [device.take(spec.nbytes) if spec.nbytes else None for spec in plan.outputs.values()]
         sets.append(buffers)
     order = chain.from_iterable(repeat(sets))
-    runs = meter.runs_in_a_pass(program, order)
+    seconds = meter.seconds(program, order)
+    runs = runs_to_time(seconds)
+    passes = SAMPLES if seconds < LONG_SECONDS else LONG_SAMPLES
     running: dict[str, Peer] = {}
     peers: dict[str, Timing | str] = {}
     for name, build in builders.items():
@@ -216,11 +224,12 @@ def _measure(
     samples: list[float] = []
     peer_samples: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        samples += meter.sample(program, order, runs)
+        samples += meter.sample(program, order, runs, passes)
         for name, peer in running.items():
-            peer_samples[name] += samples_of(peer, SAMPLES)
+            peer_samples[name] += samples_of(peer, passes)
     peers.update({name: Timing.of(found) for name, found in peer_samples.items()})
-    host = _host_time(registry, op, case, variant, arrays)
+    groups, calls = (9, 5) if seconds < LONG_SECONDS else (LONG_SAMPLES, 1)
+    host = _host_time(registry, op, case, variant, arrays, groups, calls)
     return Result(
         case=case.name,
         variant=plan.variant,
@@ -238,8 +247,16 @@ def _is_port(op: Op, name: str, word: str) -> bool:
     return port is not None and port.name == name
 
 
-def _host_time(registry: Registry, op: Op, case: Case, variant: str | None, arrays: Mapping[str, np.ndarray]) -> Timing:
-    """Wall time of a warm call that does not wait, in groups small enough for the queue to take."""
+def _host_time(
+    registry: Registry,
+    op: Op,
+    case: Case,
+    variant: str | None,
+    arrays: Mapping[str, np.ndarray],
+    groups: int,
+    calls: int,
+) -> Timing:
+    """Wall time of a warm call that does not wait, in groups of calls small enough for the queue to take."""
     tensors: dict[str, Any] = {name: registry.tensor(array) for name, array in arrays.items()}
 
     def call() -> Tensor:
@@ -249,11 +266,11 @@ def _host_time(registry: Registry, op: Op, case: Case, variant: str | None, arra
 
     samples = []
     call().numpy()
-    for _ in range(9):
+    for _ in range(groups):
         start = time.perf_counter()
-        for _ in range(5):
+        for _ in range(calls):
             last = call()
-        samples.append((time.perf_counter() - start) / 5)
+        samples.append((time.perf_counter() - start) / calls)
         registry.device.wait()
         del last
     return Timing.of(samples)

@@ -29,6 +29,9 @@ BUSY_SECONDS = 0.25
 #: passes timed in a round
 SAMPLES = 8
 
+#: a run of more seconds is on a device so slow, a software driver's, that few samples of it have to do
+LONG_SECONDS, LONG_SAMPLES = 0.25, 2
+
 #: a timed pass takes at least this long, in seconds, if need be with several runs: a pass costs time of its own,
 #: 6 µs on an H200, which would double a run of 8 µs
 PASS_SECONDS = 200e-6
@@ -103,23 +106,31 @@ class Meter:
             seconds.append(time.perf_counter() - start)
         return seconds
 
-    def runs_in_a_pass(self, program: Program, sets: Iterator[Sequence[Buffer | None]]) -> int:
-        """How many runs of a program make a pass long enough to time; compiles it, too."""
-        self._times([[(program, next(sets))]])
-        seconds = min(self._times([[(program, next(sets))] for _ in range(3)]))
-        return runs_to_time(seconds)
+    def seconds(self, program: Program, sets: Iterator[Sequence[Buffer | None]]) -> float:
+        """About how long a run takes; the code and the pages of the program are in place afterwards."""
+        (first,) = self._times([[(program, next(sets))]])
+        if first > LONG_SECONDS:
+            return first
+        return min(self._times([[(program, next(sets))] for _ in range(3)]))
 
-    def sample(self, program: Program, sets: Iterator[Sequence[Buffer | None]], runs: int = 1) -> list[float]:
+    def sample(
+        self,
+        program: Program,
+        sets: Iterator[Sequence[Buffer | None]],
+        runs: int = 1,
+        samples: int = SAMPLES,
+    ) -> list[float]:
         """Seconds of a run, several times, right after a busy period.
 
         Args:
             program: what to time.
             sets: endless; each run takes the next.
             runs: how many go back to back in each timed pass.
+            samples: how many passes to time.
         """
         busy: list[list[_Run]] = [[(self._fma, self._fma_buffers)]] * self._busy_runs
         # One pass more, not counted: the code and the pages of the program are then in place.
-        passes = [[(program, buffers) for buffers in islice(sets, runs)] for _ in range(SAMPLES + 1)]
+        passes = [[(program, buffers) for buffers in islice(sets, runs)] for _ in range(samples + 1)]
         return [seconds / runs for seconds in self._times([*busy, *passes])[len(busy) + 1 :]]
 
     def ceilings(self, rounds: int) -> tuple[float, float]:
