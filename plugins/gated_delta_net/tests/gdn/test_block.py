@@ -438,9 +438,9 @@ def test_fields_of_another_type(weights: GdnWeights) -> None:
         with pytest.raises(oplet.InputError, match=match):
             attrs.evolve(weights, **change)
     zeros = GdnState.zeros(CONFIG)
-    with pytest.raises(oplet.InputError, match="GdnState: recurrent: is float16"):
+    with pytest.raises(oplet.InputError, match="GdnState: recurrent: it is float16"):
         GdnState(np.asarray(zeros.recurrent, np.float16), zeros.conv)
-    with pytest.raises(oplet.InputError, match="GdnState: conv: list is neither"):
+    with pytest.raises(oplet.InputError, match="GdnState: conv: it is list, neither"):
         GdnState(zeros.recurrent, [])  # type: ignore[arg-type]
     with pytest.raises(oplet.InputError, match="requests: -1 is not an int of at least 0"):
         GdnState.zeros(CONFIG, -1)

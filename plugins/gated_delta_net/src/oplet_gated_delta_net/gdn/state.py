@@ -17,14 +17,17 @@ Array = np.ndarray | oplet.Tensor
 
 def _typed(state: GdnState, attribute: attrs.Attribute[Array], value: object) -> None:
     wanted = ("float32",) if attribute.name == "recurrent" else ("float32", "float16")
-    if not isinstance(value, Array):
-        what = f"{type(value).__name__} is neither a numpy array nor a tensor"
-    elif value.dtype.name not in wanted:
-        what = f"is {value.dtype.name}"
+    if isinstance(value, oplet.Tensor):
+        dtype = value.spec.dtype
+    elif isinstance(value, np.ndarray):
+        dtype = value.dtype.name
     else:
+        dtype = f"{type(value).__name__}, neither a numpy array nor a tensor"
+    if dtype in wanted:
         return
     raise oplet.InputError(
-        f"GdnState: {attribute.name}: {what}\npass np.asarray({attribute.name}, np.float32)", argument=attribute.name
+        f"GdnState: {attribute.name}: it is {dtype}\npass np.asarray({attribute.name}, np.float32)",
+        argument=attribute.name,
     )
 
 
