@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 #: calls of one child process
-PORTION = 500
+PORTION = 1000
 
 Portion = dict[str, Any]
 

@@ -190,21 +190,22 @@ def _stretched(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Its values, repeated or cut off along each axis, and no row longer than it was as a vector."""
     if not array.size:
         return np.zeros(shape, array.dtype)
+    width = array.shape[-1] if shape else 1
     for axis, length in enumerate(shape):
         array = array.take(np.arange(length), axis, mode="wrap")
-    if array.dtype.kind == "f" and shape and shape[-1] > array.shape[-1]:
-        array = (array * math.sqrt(array.shape[-1] / shape[-1])).astype(array.dtype)
+    if array.dtype.kind == "f" and shape and shape[-1] > width:
+        array = (array * math.sqrt(width / shape[-1])).astype(array.dtype)
     return array
 
 
 def _shuffle(draw: Draw, kit: Kit, call: Call) -> None:
     """Other numbers of the same kind: rows in another order, zeros, a few values that are none."""
     name = _some_array(draw, call)
-    if name is None or call.inputs[name].dtype.kind != "f" or not call.inputs[name].ndim:
+    if name is None or call.inputs[name].dtype.kind != "f" or not (call.inputs[name].ndim and call.inputs[name].size):
         return
     array = np.random.default_rng(draw(st.integers(0, 1 << 16))).permutation(call.inputs[name], axis=0)
     special = draw(st.sampled_from((None, None, 0.0, -0.0, math.nan, math.inf, -math.inf)))
-    if special is not None and array.size:
+    if special is not None:
         array.flat[draw(st.integers(0, array.size - 1))] = special
     call.inputs[name] = array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 from oplet import Request, TensorSpec
@@ -24,6 +24,9 @@ CONFIGS = tuple(
     for shape in ((16, 16, 16), (16, 8, 16), (16, 8, 8), (8, 8, 8))
 )
 
+#: limits of a GPU
+LARGE = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
+
 
 @attrs.frozen(eq=False)
 class Choice:
@@ -40,17 +43,18 @@ class Choice:
         return f"{self.variant}: {self.launch.template}({context}) for {kind}"
 
 
-def shaders(op: Op, caps: Capabilities) -> Iterator[Choice]:
+def shaders(op: Op, caps: Capabilities, *, few: bool = False) -> Iterator[Choice]:
     """Each distinct WGSL of an op on devices that have the features of this one, and other sizes.
 
     Args:
         op: the op.
         caps: of the device that is to compile them.
+        few: only this device, one without features and a large GPU.
     """
     seen: set[str] = set()
     known: set[object] = set()
     asked = list(dict.fromkeys(_requests(op)))
-    for kind in _kinds(caps):
+    for kind in _few_kinds(caps) if few else _kinds(caps):
         for variant in op.variants:
             for request in asked:
                 if variant.rejects(request, kind) is not None:
@@ -94,18 +98,30 @@ def _requests(op: Op) -> Iterator[Request]:
             yield request
 
 
+def _few_kinds(caps: Capabilities) -> list[Capabilities]:
+    return [caps, _bare(caps, FLOOR, is_cpu=True), _like(caps, 32, LARGE, is_cpu=False)]
+
+
 def _kinds(caps: Capabilities) -> Iterator[Capabilities]:
-    """The device as it is and without features, and GPUs with its features."""
     yield caps
-    plain = attrs.evolve(caps, features=frozenset(), subgroup_size=0, subgroup_matrix_configs=())
-    large = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
-    kinds = [plain]
-    if "subgroups" in caps.features:
-        configs = CONFIGS if "subgroup-matrix" in caps.features else ()
-        kinds += [attrs.evolve(caps, subgroup_size=size, subgroup_matrix_configs=configs) for size in SUBGROUPS]
-    elif caps.features:
-        kinds.append(caps)
-    for kind in kinds:
-        for limits in (FLOOR, large):
-            for is_cpu in (True, False):
-                yield attrs.evolve(kind, limits=limits, adapter=attrs.evolve(caps.adapter, is_cpu=is_cpu))
+    for limits in (FLOOR, LARGE):
+        for is_cpu in (True, False):
+            yield _bare(caps, limits, is_cpu=is_cpu)
+            yield from (_like(caps, size, limits, is_cpu=is_cpu) for size in SUBGROUPS)
+
+
+def _bare(caps: Capabilities, limits: Mapping[str, int], *, is_cpu: bool) -> Capabilities:
+    """A device without features."""
+    adapter = attrs.evolve(caps.adapter, is_cpu=is_cpu)
+    return Capabilities(frozenset(), limits, 0, (), caps.dialect, adapter)
+
+
+def _like(caps: Capabilities, subgroup_size: int, limits: Mapping[str, int], *, is_cpu: bool) -> Capabilities:
+    """A device with the features of another."""
+    return attrs.evolve(
+        caps,
+        limits=limits,
+        subgroup_size=subgroup_size if "subgroups" in caps.features else 0,
+        subgroup_matrix_configs=CONFIGS if "subgroup-matrix" in caps.features else (),
+        adapter=attrs.evolve(caps.adapter, is_cpu=is_cpu),
+    )

@@ -24,13 +24,15 @@ MEMORY = 1 << 30
 MOST_FOR_A_FILE = 64 << 20
 
 
-def make_calls(op: str, count: int, seed: int, now: Now) -> Report:
+def make_calls(op: str, count: int, seed: int, now: Now, pipelines: int | None = None) -> Report:
     """Makes random calls of an op, on memory that is poisoned.
 
     Args:
         op: the op id.
         count: how many, before any that make a finding smaller.
         seed: of the calls, and of the cases that they begin with.
+        pipelines: compiled at most, or a few more; from then on calls are explained instead of run. None for any
+            number.
         now: is told each call.
     """
     kit = Kit(op, devices=Devices(), seed=seed)
@@ -48,6 +50,8 @@ def make_calls(op: str, count: int, seed: int, now: Now) -> Report:
     )
     @given(calls(kit))
     def check(call: Call) -> None:
+        if pipelines is not None and registry.device.pipelines.compiled >= pipelines:
+            call.door = "specs"
         now(call)
         try:
             counts[judge(kit, registry, call)] += 1
@@ -67,21 +71,22 @@ def make_calls(op: str, count: int, seed: int, now: Now) -> Report:
     return Report(dict(counts), list(map(_told, faults)))
 
 
-def compile_shaders(op: str, pipelines: bool, now: Now) -> Report:
+def compile_shaders(op: str, now: Now, pipelines: bool = False, few: bool = False) -> Report:
     """Compiles every shader of an op that this device's features allow.
 
     Args:
         op: the op id.
-        pipelines: whether to make pipelines too, of those that its limits allow, which is what its driver compiles.
         now: is told each shader.
+        pipelines: whether to make pipelines too, of those that its limits allow, which is what its driver compiles.
+        few: see `fuzzing.shaders.shaders`.
     """
     device = open_device(experimental=True)
     counts, findings = Counter[str](), []
-    for choice in shaders(Registry()[op], device.capabilities):
+    for choice in shaders(Registry()[op], device.capabilities, few=few):
         now(choice)
         try:
             module = device.gpu.create_shader_module(code=choice.shader.wgsl)
-            if pipelines and choice.caps.limits == device.capabilities.limits:
+            if pipelines and choice.caps is device.capabilities:
                 compute = {"module": module, "entry_point": "main"}
                 device.gpu.create_compute_pipeline(layout="auto", compute=compute)
                 counts["pipelines"] += 1
