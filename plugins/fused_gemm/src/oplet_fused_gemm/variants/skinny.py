@@ -27,50 +27,86 @@ def factors_of(gemm: Gemm) -> tuple[Factor, Factor] | None:
 
 
 @attrs.frozen
-class Strips:
-    """How the kernels divide W.
+class Rows:
+    """How W is divided where its rows are contiguous along K.
 
     Attributes:
         threads: in a workgroup.
-        rows: for a workgroup, where rows are contiguous along K.
-        lanes: strips of 16 bytes for a workgroup, where memory is contiguous from row to row.
-        unroll: steps along K whose reads are under way together.
-        fews: what the number of rows of X is rounded up to; each has a shader of its own.
+        along: of these, neighbours that take neighbouring chunks of the same rows.
+        parts: how many such stretches of K are under way.
+        rows: for an invocation.
+        unroll: chunks of a row whose reads are under way together.
     """
 
     threads: int
+    along: int
+    parts: int
     rows: int
+    unroll: int
+
+    @property
+    def rows_of_workgroup(self) -> int:
+        """Rows of W for a workgroup."""
+        return self.rows * self.threads // (self.along * self.parts)
+
+
+@attrs.frozen
+class Columns:
+    """How W is divided where memory is contiguous from row to row.
+
+    Attributes:
+        threads: in a workgroup.
+        lanes: strips of 16 bytes for a workgroup.
+        unroll: as for rows.
+    """
+
+    threads: int
     lanes: int
     unroll: int
-    fews: tuple[int, ...] = (1, 4, 8, FEW)
 
 
-def strips_for(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities) -> Strips:
+def fews_for(caps: oplet.Capabilities) -> tuple[int, ...]:
+    """What the number of rows of X is rounded up to; each has a shader of its own."""
+    return (1, FEW) if caps.adapter.is_cpu else (1, 4, 8, FEW)
+
+
+def rows_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Rows:
     """The division for a device, as measured on an H200."""
     if caps.adapter.is_cpu:
-        return Strips(threads=16, rows=2, lanes=4, unroll=1, fews=(1, FEW))
-    many, half = x.outer > 4, gemm.dtype == "float16"
-    if w.along_k:
-        # With 16 rows of X the sums of 128 invocations would pass 16 KiB of workgroup memory.
-        threads = 64 if x.outer > 8 or (many and half) else 128
-        return Strips(threads, rows=2 if many else 4, lanes=0, unroll=2)
-    if many:
+        return Rows(threads=16, along=4, parts=4, rows=2, unroll=1)
+    # Without subgroups the number only says who reads what; with them it has to fit one.
+    most = caps.subgroup_size or 32
+    if few <= 4:
+        along = min(32, most)
+        return Rows(threads=128, along=along, parts=128 // along, rows=4, unroll=2)
+    along = min(16, most)
+    if gemm.dtype == "float32" and few == 8:
+        return Rows(threads=64, along=along, parts=2, rows=8, unroll=1)
+    return Rows(threads=128, along=along, parts=4, rows=4 if few == 8 else 2, unroll=1)
+
+
+def columns_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Columns:
+    """The division for a device, as measured on an H200."""
+    if caps.adapter.is_cpu:
+        return Columns(threads=16, lanes=4, unroll=1)
+    half = gemm.dtype == "float16"
+    if few > 4:
         # Longer strips reach a higher rate, but only where other work fills the device meanwhile.
-        return Strips(threads=128 if half else 256, rows=0, lanes=4 if half else 8, unroll=1)
+        return Columns(threads=128 if half else 256, lanes=4 if half else 8, unroll=1)
     most = caps.limits["maxComputeInvocationsPerWorkgroup"]
-    return Strips(threads=min(512, most), rows=0, lanes=8, unroll=1 if half else 2)
+    return Columns(threads=min(512, most), lanes=8, unroll=1 if half else 2)
 
 
-def launch(gemm: Gemm, w: Factor, x: Factor, strips: Strips, *, subgroups: bool) -> Launch:
+def launch(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities, *, subgroups: bool) -> Launch:
     """The launch of a product."""
     scalar = SCALARS[gemm.dtype]
     chunk = _CHUNKS[gemm.dtype]
     wide = w.row % chunk == 0
     x_wide = wide and x.along_k and x.depth % chunk == 0
     element = "vec4<f32>" if scalar == "f32" else "vec4<u32>"
-    few = next(few for few in strips.fews if few >= x.outer)
+    few = next(few for few in fews_for(caps) if few >= x.outer)
     context, params, bindings = epilogue(gemm, 1)
-    context |= {"few": few, "wide": wide, "x_wide": x_wide, "threads": strips.threads, "unroll": strips.unroll}
+    context |= {"few": few, "wide": wide, "x_wide": x_wide}
     params |= {
         "K": np.uint32(gemm.k),
         "w_is_b": np.uint32(w.port == "B"),
@@ -86,20 +122,24 @@ def launch(gemm: Gemm, w: Factor, x: Factor, strips: Strips, *, subgroups: bool)
         Binding("X", x.port, "read", element if x_wide else scalar),
     ]
     if w.along_k:
-        context |= {"subgroups": subgroups, "rows": strips.rows}
+        rows = rows_for(gemm, few, caps)
+        context |= {**attrs.asdict(rows), "subgroups": subgroups}
         params["w_outer"] = np.uint32(w.outer)
-        return Launch("skinny_rows.wgsl.jinja", ceil_div(w.outer, strips.rows), context, params, bindings)
+        workgroups = ceil_div(w.outer, rows.rows_of_workgroup)
+        return Launch("skinny_rows.wgsl.jinja", workgroups, context, params, bindings)
+    columns = columns_for(gemm, few, caps)
     width = chunk if wide else 1
     # Sums of all invocations are exchanged through at most 16 KiB at once, which every device has.
-    at_once = min(few, 4096 // (strips.threads * width))
-    context |= {"lanes": strips.lanes, "depth": chunk, "few_at_once": at_once}
-    return Launch("skinny_columns.wgsl.jinja", ceil_div(w.outer, strips.lanes * width), context, params, bindings)
+    at_once = min(few, 4096 // (columns.threads * width))
+    context |= {**attrs.asdict(columns), "depth": chunk, "at_once": at_once}
+    workgroups = ceil_div(w.outer, columns.lanes * width)
+    return Launch("skinny_columns.wgsl.jinja", workgroups, context, params, bindings)
 
 
 def _plan(gemm: Gemm, caps: oplet.Capabilities, *, subgroups: bool) -> list[Launch]:
     factors = factors_of(gemm)
     assert factors is not None  # else rejected
-    return [launch(gemm, *factors, strips_for(gemm, *factors, caps), subgroups=subgroups)]
+    return [launch(gemm, *factors, caps, subgroups=subgroups)]
 
 
 def plan(gemm: Gemm, caps: oplet.Capabilities) -> list[Launch]:
