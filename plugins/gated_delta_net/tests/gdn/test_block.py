@@ -219,6 +219,19 @@ def test_a_prompt_is_its_steps(registry: oplet.Registry | None, weights: GdnWeig
     close(stepped.conv, np.asarray(state.conv))
 
 
+def test_float16_hidden_past_its_range(registry: oplet.Registry | None, weights: GdnWeights) -> None:
+    """It is narrowed to infinity without a warning, and tokens before it are untouched."""
+    if registry is not None and "shader-f16" not in registry.device.capabilities.features:
+        pytest.skip("the device has no shader-f16")
+    hidden = hidden_of(3)
+    hidden[1, 0] = 1e5
+    half = weights.astype("float16")
+    out, _ = gdn_forward(half, CONFIG, hidden, GdnState.zeros(CONFIG), registry=registry)
+    finite = np.isfinite(np.asarray(out)).all(axis=1)
+    assert finite[0]
+    assert not finite[1]
+
+
 def test_requests_are_apart(registry: oplet.Registry | None, weights: GdnWeights) -> None:
     """Among them one without tokens, whose state passes through."""
     offsets = np.array([0, 5, 5, 6, 20], np.int32)

@@ -152,19 +152,20 @@ def _forward(
     _check_offsets(cu_seqlens, hidden.shape[0], state.requests)
     if registry is not None:
         return _on_device(weights, config, hidden, state, cu_seqlens, registry)
-    for name, value in {
-        "weights": weights,
-        "hidden": hidden,
-        "state": state.recurrent,
-        "cu_seqlens": cu_seqlens,
-    }.items():
-        if isinstance(value, DeviceWeights) or (isinstance(value, oplet.Tensor) and not value.on_host):
-            _refuse(name, "is on a device", "pass registry=, the one that it is on")
-    assert isinstance(weights, GdnWeights)
+    if isinstance(weights, DeviceWeights):
+        _refuse_device("weights")
+    for name, value in (
+        ("hidden", hidden),
+        ("state", state.recurrent),
+        ("state", state.conv),
+        ("cu_seqlens", cu_seqlens),
+    ):
+        if isinstance(value, oplet.Tensor) and not value.on_host:
+            _refuse_device(name)
     tokens, requests = hidden.shape[0], state.requests
     offsets = np.linspace(0, tokens, requests + 1) if cu_seqlens is None else np.asarray(cu_seqlens)
     bounds = [(int(first), int(last)) for first, last in pairwise(offsets)]
-    return forward(weights, config, np.asarray(hidden).astype(weights.dtype), state, bounds)
+    return forward(weights, config, _narrowed(np.asarray(hidden), weights.dtype), state, bounds)
 
 
 def _on_device(
@@ -221,7 +222,7 @@ def _on_device(
     return out, GdnState(recurrent, conv)
 
 
-def _narrowed(array: Array, dtype: np.dtype[Any]) -> Array:
+def _narrowed(array: Any, dtype: np.dtype[Any]) -> Any:
     """A host array in the compute dtype; device tensors have it already."""
     if isinstance(array, oplet.Tensor):
         return array
@@ -271,14 +272,17 @@ def _check_offsets(cu_seqlens: Array | None, tokens: int, requests: int) -> None
             f"is {cu_seqlens.dtype.name} {shape_text(cu_seqlens.shape)}, not int32 ({requests + 1},)",
             "pass an offset more than the state has requests",
         )
-    if isinstance(cu_seqlens, np.ndarray) and (
-        cu_seqlens[0] != 0 or cu_seqlens[-1] != tokens or (np.diff(cu_seqlens) < 0).any()
-    ):
+    host = cu_seqlens if isinstance(cu_seqlens, np.ndarray) else cu_seqlens.host
+    if host is not None and (host[0] != 0 or host[-1] != tokens or (np.diff(host) < 0).any()):
         _refuse(
             "cu_seqlens",
-            f"{np.array2string(cu_seqlens, threshold=8)} does not rise from 0 to {tokens}, the number of tokens",
+            f"{np.array2string(host, threshold=8)} does not rise from 0 to {tokens}, the number of tokens",
             "pass where each request begins, and last the number of tokens",
         )
+
+
+def _refuse_device(argument: str) -> NoReturn:
+    _refuse(argument, "is on a device", "pass registry=, the one that it is on")
 
 
 def _refuse(argument: str, what: str, do: str) -> NoReturn:
