@@ -185,9 +185,12 @@ class TestRun:
         stderr = oplet("run", OP, "--X", "x.npy", status=1).stderr
         assert stderr.startswith("InputError: com.acme.Affine: X: float64 is not one of float32, float16\n")
 
-    @pytest.mark.parametrize("item", ["factor", "factor=much"])
-    def test_a_value_that_does_not_parse_is_a_usage_error(self, item: str) -> None:
-        assert "--attr" in oplet("run", OP, "--X", "x.npy", "--attr", item, status=2).stderr
+    @pytest.mark.parametrize(
+        ("item", "fault"),
+        [("factor", "'factor' is not of the form NAME=VALUE"), ("factor=much", "factor: 'much' is not of type float")],
+    )
+    def test_a_value_that_does_not_parse_is_a_usage_error(self, item: str, fault: str) -> None:
+        assert f"--attr: {fault}" in oplet("run", OP, "--X", "x.npy", "--attr", item, status=2).stderr
 
     def test_an_unknown_attribute_names_the_near_one(self) -> None:
         stderr = oplet("run", OP, "--X", "x.npy", "--attr", "factr=2", status=1).stderr

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from oplet import tables
 from oplet.errors import DeviceError, InputError, OutOfMemoryError
 from oplet.request import DTYPES, TensorSpec, shape_text
 from oplet.webgpu import COPY_DST, COPY_SRC, STORAGE
@@ -343,8 +344,6 @@ class Tensor:
         return f"Tensor({self.spec}, on {self._place})"
 
     def _repr_html_(self) -> str:
-        from oplet import notebook
-
         # No values: looking at a tensor should neither wait for the device nor submit a batch.
         pending = None if self.buffer is None else self.buffer.pending
         state = {"open": "in a batch that is open", "discarded": "in a batch that was discarded"}
@@ -356,7 +355,7 @@ class Tensor:
         ]
         if pending is not None and pending.state in state:
             rows.append(("state", state[pending.state]))
-        return notebook.table("Tensor", rows)
+        return tables.html("Tensor", rows)
 
 
 def spec_of(shape: object, dtype: object) -> TensorSpec:

@@ -109,13 +109,13 @@ def _attributes(manifest: Manifest, items: Sequence[str]) -> dict[str, float | i
     values: dict[str, float | int | str] = {}
     for item in items:
         name, equals, text = item.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{item!r} is not of the form NAME=VALUE", param_hint="--attr")
         kind = types.get(name, "string")
         try:
-            if not equals:
-                raise ValueError(f"{item!r} is not of the form NAME=VALUE")
             values[name] = {"float": float, "int": int, "string": str}[kind](text)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--attr") from None
+        except ValueError:
+            raise click.BadParameter(f"{name}: {text!r} is not of type {kind}", param_hint="--attr") from None
     return values
 
 
@@ -212,7 +212,7 @@ def _attribute_row(attribute: Attribute) -> tuple[str, str, str, str]:
 
 @main.command(params=_device_options())
 def device(webgpu: str | None, adapter: str | None) -> None:
-    """Open the device that a call would run on, and show what it was granted."""
+    """Open the device that a call would run on, and show its limits."""
     opened = _registry(webgpu, adapter).device
     caps = opened.capabilities
     configs = [f"{one.component}→{one.result} {one.m}×{one.n}×{one.k}" for one in caps.subgroup_matrix_configs]
@@ -337,7 +337,7 @@ def _create(path: Path) -> BinaryIO:
 
 @main.group(cls=_PerOp, build=_explain_command, subcommand_metavar="OP [--INPUT SHAPE:DTYPE]...")
 def explain() -> None:
-    """Tell which variant would run a call, and why the others would not.
+    """Tell which variant would run a call, and why no other would.
 
     Example: oplet explain com.microsoft.FusedGemm --A 64x32:f32 --B 32x16:f32 --attr activation=Relu
     """
@@ -359,7 +359,7 @@ def run() -> None:
 def check(
     op: str | None, webgpu: Any, adapter: str | None, variants: Sequence[str], unchecked: bool, seed: int | None
 ) -> None:
-    """Run the conformance checks of an op, or of every op that is installed.
+    """Run the conformance checks of an op, or of every op.
 
     Exits with status 1 where one fails.
     """
@@ -420,7 +420,10 @@ def bench(
     page_file: Path | None,
     compare: tuple[Path, Path] | None,
 ) -> None:
-    """Time an op, or every op that is installed, beside the device's copy and FMA rates and beside peers.
+    """Time an op, or every op, beside what the device can do.
+
+    That is its rates in a plain copy and in multiplying. Peers, other implementations of the op, are timed where you
+    name them.
 
     Example: oplet bench com.microsoft.FusedGemm --peer onnxruntime --html report.html
     """
@@ -497,7 +500,7 @@ def _compare(before: Path, after: Path, op: str | None) -> None:
 @click.argument("op")
 @click.option("--into", type=click.Path(path_type=Path), default=Path(), help="Folder to make the package in.")
 def new(op: str, into: Path) -> None:
-    """Make a package that offers an op: a working elementwise one, from which you write your own.
+    """Make a package that offers an op, to write your own from.
 
     Example: oplet new com.acme.Foo
     """
@@ -516,7 +519,10 @@ def new(op: str, into: Path) -> None:
 @click.option("--write", is_flag=True, help="Write it into the op's folder instead of printing it.")
 @click.option("--dist", help="The distribution whose file it is, where it is an extension's; default the op's.")
 def metadata(op: str, write: bool, dist: str | None) -> None:
-    """Make the metadata.json of an op: digests of its files, and the templates of each variant."""
+    """Make the metadata.json of an op.
+
+    It has the digest of each file of the op's folder, and the templates of each variant.
+    """
     from oplet.discovery import canonical
     from oplet.metadata import build
     from oplet.metadata import write as write_file
@@ -539,9 +545,9 @@ def metadata(op: str, write: bool, dist: str | None) -> None:
 @main.command()
 @click.argument("op", required=False)
 def verify(op: str | None) -> None:
-    """Compare the installed files of an op, or of every op and extension, with the digests in metadata.json.
+    """Compare installed files with the digests in metadata.json.
 
-    Imports nothing of them. Exits with status 1 where something differs.
+    Those of an op and its extensions, or of all. Imports nothing of them. Exits with status 1 where something differs.
     """
     from oplet.metadata import verify as differences
 
@@ -564,9 +570,9 @@ def verify(op: str | None) -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """Show versions, adapters, drivers and plugins, with their faults: what to paste into a bug report.
+    """Show versions, adapters, drivers and plugins with their faults.
 
-    Exits with status 1 where there is no device, or a plugin has a fault.
+    Paste it into a bug report. Exits with status 1 where there is no device, or a plugin has a fault.
     """
     from oplet.doctor import examine
 
@@ -603,7 +609,8 @@ def _print_report(report: Any) -> None:
             _print(f"  opens {one.device['adapter']['name']}, subgroup size {one.device['subgroup_size'] or '—'}")
     _print("\nplugins", "bold")
     for plugin in report.plugins:
-        lines = [", ".join(plugin.plugins), *(plugin.faults or [f"variants: {', '.join(plugin.variants)}"])]
-        _print_table([(plugin.op, "\n".join(lines))], indent=2)
+        _print(f"  {plugin.op}: {', '.join(plugin.plugins)}")
+        for line in plugin.faults or [f"variants: {', '.join(plugin.variants)}"]:
+            _print_table([(line,)], indent=4)
     if not report.plugins:
         _print("  none is installed")

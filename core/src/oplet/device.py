@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
+from oplet import tables
 from oplet.batch import Batch, Recording, current_batch, current_profile, open_batches, open_profiles
 from oplet.buffers import TENSOR_USAGE, Buffer, Pool, host_array, padded
 from oplet.capabilities import Capabilities
@@ -112,8 +113,6 @@ class Device:
         return f"Device({self.capabilities.adapter.name!r}, {self.implementation})"
 
     def _repr_html_(self) -> str:
-        from oplet import notebook
-
         caps = self.capabilities
         kind = "software" if caps.adapter.is_cpu else "GPU"
         shaders = "unchecked" if self.unchecked else "checked"
@@ -125,7 +124,7 @@ class Device:
             ("largest buffer", f"{caps.limits['maxBufferSize']:,} bytes"),
             ("tensors", f"{self.pool.live_count} buffers, {self.pool.live_bytes:,} bytes"),
         ]
-        return notebook.table(caps.adapter.name, rows)
+        return tables.html(caps.adapter.name, rows)
 
     @property
     def lost(self) -> bool:

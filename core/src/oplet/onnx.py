@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 import attrs
 import numpy as np
 
-from oplet import discovery
+from oplet import discovery, tables
 from oplet.buffers import Tensor
 from oplet.errors import InputError, MissingExtraError, OpletError, UnknownOpError
 from oplet.manifest import Port
@@ -93,15 +93,10 @@ class Report:
         return f"{len(on_device)} of {len(self.placements)} nodes on the device, in batches: {batches}"
 
     def __str__(self) -> str:
-        rows = [_HEADER, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([self._title(), *(line.rstrip() for line in lines)])
+        return f"{self._title()}\n{tables.text([_HEADER, *self._rows()])}"
 
     def _repr_html_(self) -> str:
-        from oplet import notebook
-
-        return notebook.table(self._title(), self._rows(), _HEADER)
+        return tables.html(self._title(), self._rows(), _HEADER)
 
 
 _HEADER = ["node", "op", "place", "batch", "variant"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from oplet import tables
 from oplet.capabilities import Capabilities
 from oplet.discovery import Offer
 from oplet.errors import InputError, NoVariantError, OpletError, PluginContractError
@@ -484,15 +485,15 @@ class Op:
 
     def _no_variant(self, request: Request, caps: Capabilities, rejections: Sequence[Rejection]) -> NoVariantError:
         features = ", ".join(sorted(caps.features))
-        width = max((len(rejection.variant) for rejection in rejections), default=0)
         lines = [
             f'{self.id}: no variant can serve this call on "{caps.adapter.name}" (opened with features=[{features}])'
             if len(rejections) == len(self.variants)
             else f'{self.id}: {rejections[0].variant} cannot serve this call on "{caps.adapter.name}" '
             f"(opened with features=[{features}])",
             *(f"  {name} {spec}" for name, spec in request.inputs.items()),
-            *(f"  {rejection.variant:{width}}   {rejection.reason}" for rejection in rejections),
         ]
+        if rejections:
+            lines.append(tables.text([(f"  {rejection.variant}", rejection.reason) for rejection in rejections]))
         advice = 'change what the reasons name, open another device, or pass variant="reference" for numpy'
         if len(rejections) < len(self.variants):
             advice = "leave variant out, or take another"

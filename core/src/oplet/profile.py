@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from oplet import tables
 from oplet.errors import InputError
 from oplet.webgpu import COPY_SRC, QUERY_RESOLVE
 
@@ -42,8 +43,14 @@ class LaunchTime:
 
 
 @attrs.frozen
-class _Total:
-    """The launches of one template, together."""
+class TemplateTime:
+    """The launches of one template, together.
+
+    Attributes:
+        op, variant, template: what was launched.
+        launches: how often.
+        seconds: how long they took, all together.
+    """
 
     op: str
     variant: str
@@ -72,12 +79,12 @@ class Profile:
         return sum(launch.seconds for launch in self.launches)
 
     @property
-    def totals(self) -> list[_Total]:
+    def totals(self) -> list[TemplateTime]:
         """Launches and time of each template, the longest first."""
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.launches:
             groups.setdefault((one.op, one.variant, one.template), []).append(one.seconds)
-        totals = [_Total(*key, len(times), sum(times)) for key, times in groups.items()]
+        totals = [TemplateTime(*key, len(times), sum(times)) for key, times in groups.items()]
         return sorted(totals, key=lambda total: -total.seconds)
 
     def chrome_trace(self) -> dict[str, Any]:
@@ -128,25 +135,14 @@ class Profile:
             yield [name, total.template, str(total.launches), _text(total.seconds), _text(mean), share]
 
     def __str__(self) -> str:
-        rows = [_HEADER, *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-        lines = [
-            "   ".join(
-                cell.ljust(width) if column < 2 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join([self._title(), *lines])
+        return f"{self._title()}\n{tables.text([_HEADER, *self._rows()], right=range(2, len(_HEADER)))}"
 
     def _title(self) -> str:
         what = f"{len(self.launches)} launches, {_text(self.seconds)} of device time"
         return f'{what} on "{self.device.capabilities.adapter.name}"'
 
     def _repr_html_(self) -> str:
-        from oplet import notebook
-
-        return notebook.table(self._title(), self._rows(), _HEADER)
+        return tables.html(self._title(), self._rows(), _HEADER)
 
     # What the device does with it
 

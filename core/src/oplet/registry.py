@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import attrs
 import numpy as np
 
-from oplet import discovery
+from oplet import discovery, tables
 from oplet.buffers import TENSOR_USAGE, Buffer, Tensor, padded, spec_of
 from oplet.device import Device, Program
 from oplet.discovery import EXTENSIONS, OPS, Offer
@@ -53,24 +53,22 @@ class Explanation:
     device: str
 
     def __str__(self) -> str:
-        width = max(len(name) for name in (self.variant, *(rejection.variant for rejection in self.rejections)))
+        variants = [(f"  {self.variant}", "runs")]
+        variants += [(f"  {one.variant}", f"{one.kind}: {one.reason}") for one in self.rejections]
         return "\n".join(
             [
                 f'{self.op} on "{self.device}"',
                 *(f"  {name} {spec}" for name, spec in self.inputs.items()),
                 *(f"  → {name} {spec}" for name, spec in self.outputs.items()),
-                f"  {self.variant:{width}}   runs",
-                *(f"  {one.variant:{width}}   {one.kind}: {one.reason}" for one in self.rejections),
+                tables.text(variants),
             ]
         )
 
     def _repr_html_(self) -> str:
-        from oplet import notebook
-
         ports = [*((name, str(spec)) for name, spec in self.inputs.items())]
         ports += [(f"→ {name}", str(spec)) for name, spec in self.outputs.items()]
         variants = [(self.variant, "runs", ""), *((one.variant, one.kind, one.reason) for one in self.rejections)]
-        return notebook.table(f'{self.op} on "{self.device}"', ports) + notebook.table("variants", variants)
+        return tables.html(f'{self.op} on "{self.device}"', ports) + tables.html("variants", variants)
 
 
 @attrs.frozen(eq=False)

@@ -167,7 +167,7 @@ def bench(
             except DeviceError as error:
                 if device.lost:
                     raise
-                fault = str(error).splitlines()[0]
+                fault = str(error).splitlines()[0].removeprefix(f"{op}: ")
                 results.append(Result(case.name, variant or "", None, None, 0, 0, fault=fault))
     progress("done", total, total)
     caps = device.capabilities
