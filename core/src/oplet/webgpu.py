@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -39,7 +40,7 @@ FEATURE_NAMES: Mapping[Implementation, Mapping[str, str]] = {
 #: device toggles of Dawn that `unchecked=True` enables
 DAWN_UNCHECKED = ("disable_robustness", "disable_workgroup_init")
 
-_dawn_is_set_up = False
+_set_up: set[Implementation] = set()
 
 
 def api(implementation: Implementation) -> Any:
@@ -67,8 +68,9 @@ def implementation_of(gpu: object) -> Implementation | None:
 def enumerate_adapters(implementation: Implementation) -> list[Any]:
     """Every adapter that the implementation finds. Raises whatever a missing or broken driver makes of it."""
     module = api(implementation)
-    if implementation == "dawn":
-        _set_up_dawn()
+    if implementation not in _set_up:
+        {"wgpu": _set_up_wgpu, "dawn": _set_up_dawn}[implementation]()
+        _set_up.add(implementation)
     with _a_runtime_folder():
         found: list[Any] = module.gpu.enumerate_adapters_sync()
     return found
@@ -89,11 +91,45 @@ def _a_runtime_folder() -> Iterator[None]:
         os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
-def _set_up_dawn() -> None:
-    """Sets the instance's toggles: once in a process, before its first adapter, since they cannot be changed later."""
-    global _dawn_is_set_up
-    if _dawn_is_set_up:
+# An instance is set up once in a process, before its first adapter: it cannot be changed later.
+
+
+def _set_up_wgpu() -> None:
+    """Leaves OpenGL out, no adapter of which is ever used: looking for one takes longer than opening a device."""
+    with _a_runtime_folder():
+        _quicken_types(importlib.import_module("wgpu.backends.wgpu_native._ffi").ffi)
+        with contextlib.suppress(RuntimeError):  # the user's own instance exists already
+            importlib.import_module("wgpu.backends.wgpu_native.extras").set_instance_extras(
+                backends=["Vulkan", "Metal", "DX12"]
+            )
+
+
+def _quicken_types(ffi: Any) -> None:
+    """Makes the first use of a C type fast in a cffi binding that is made at run time, as wgpu's is.
+
+    cffi parses the name of a type behind a declaration of each of the header's types: 13 ms every time, and a first run
+    uses 43 types. Declarations of those that the name mentions will do. This is cffi's inside; another cffi, that has
+    another one, is left alone.
+    """
+    parser = getattr(ffi, "_parser", None)
+    declarations = getattr(parser, "_declarations", None)
+    parse_behind_all = getattr(parser, "_parse", None)
+    if parser is None or parse_behind_all is None or not isinstance(declarations, dict):
         return
+
+    def parse(name: str) -> Any:
+        mentioned = {f"typedef {word}" for word in re.findall(r"\w+", name)}
+        parser._declarations = {key: declarations[key] for key in mentioned & declarations.keys()}
+        try:
+            return parse_behind_all(name)
+        finally:
+            parser._declarations = declarations
+
+    parser._parse = parse
+
+
+def _set_up_dawn() -> None:
+    """Sets the instance's toggles."""
     with contextlib.suppress(RuntimeError):  # the user's own instance exists already, with the user's toggles
         _dawn_extras().set_instance_extras(
             # f16 on NVIDIA is refused for drivers before 615.71 without the second; the first is needed for
@@ -102,7 +138,6 @@ def _set_up_dawn() -> None:
             # Quantised, a timestamp moves in steps of 65.5 µs.
             disable_toggles=["timestamp_quantization"],
         )
-    _dawn_is_set_up = True
 
 
 def _dawn_extras() -> Any:
