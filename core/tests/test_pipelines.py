@@ -182,7 +182,7 @@ def test_a_workgroup_past_the_limit_is_the_templates_fault(device: oplet.Device,
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (launch("absent.wgsl.jinja"), "template 'acme_changed/absent.wgsl.jinja' does not exist"),
+        (launch("absent.wgsl.jinja"), "template 'absent.wgsl.jinja' does not exist"),
         (launch("../manifest.json"), "does not exist"),
         (launch("scale.wgsl.jinja"), "'names' is undefined"),
         (launch("error.wgsl.jinja", params={"fn": np.uint32(1)}), "the WGSL does not compile"),
@@ -191,6 +191,16 @@ def test_a_workgroup_past_the_limit_is_the_templates_fault(device: oplet.Device,
 def test_other_faults_of_a_launch(device: oplet.Device, made: Launch, message: str) -> None:
     with pytest.raises(ShaderError, match=message):
         launching(device, made)()
+
+
+def test_an_include_of_nothing_is_at_its_line(device: oplet.Device, tmp_path: Path) -> None:
+    (tmp_path / "whole.wgsl.jinja").write_text('// one\n{% include "part.wgsl" %}\n')
+    (tmp_path / "other.wgsl.jinja").write_text('{% include "oplet/copy.wgsl.jinja" %}\n')
+    for file, line, part in (("whole", 2, "part.wgsl"), ("other", 1, "oplet/copy.wgsl.jinja")):
+        with pytest.raises(ShaderError, match=f"template '{part}' does not exist") as caught:
+            launching(device, launch(f"{file}.wgsl.jinja"), folder=tmp_path)()
+        assert (caught.value.template, caught.value.line) == (str(tmp_path / f"{file}.wgsl.jinja"), line)
+        assert f"{caught.value.template}:{line}: " in str(caught.value)
 
 
 def test_a_run_after_a_shader_error_works(device: oplet.Device) -> None:

@@ -133,8 +133,12 @@ def test_folders_that_lack_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "test.json").write_text(json.dumps(GOOD))
     assert Suite.read("acme_suite").generate is None
     (folder / "cases.py").write_text("raise RuntimeError('broken')")
-    with pytest.raises(PluginContractError, match="import raised RuntimeError: broken"):
+    with pytest.raises(PluginContractError, match=r"import raised RuntimeError: broken\n  .*cases\.py:1, in <module>"):
         Suite.read("acme_suite")
+    (folder / "cases.py").write_text("def cases(rng):\n    yield {}, {}\n    rng.unifrom()\n")
+    suite = Suite.read("acme_suite")
+    with pytest.raises(PluginContractError, match=r"cases\(rng\) raised AttributeError: .*\n.*cases\.py:3, in cases"):
+        list(suite.cases(1))
 
 
 def test_cases_of_extensions_come_after_the_ops_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """From template to WGSL: one sandboxed jinja environment for each op, a generated prologue, and the way back.
 
-A template sees its launch's `context` and three names more: `dialect` ("naga" or "tint"),
-`subgroup_size` (0 without subgroups) and the folder `oplet/` of shared snippets. The prologue declares what
-the launch declares, so a template writes neither `enable` nor `@binding`:
+A template sees its launch's `context` and two names more, `dialect` ("naga" or "tint") and `subgroup_size`
+(0 without subgroups), and may include files of its own folder. The prologue declares what the launch
+declares, so a template writes neither `enable` nor `@binding`:
 
     struct Params { … }   params.<name> for each of the launch's params, and params.workgroups
     var<storage> …        one array for each binding
@@ -57,14 +57,14 @@ class _LineMarks(Extension):
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Includes stay inside the folder of the plugin that writes them, but for `oplet/`."""
+    """Includes stay inside the folder of the plugin that writes them."""
 
     def join_path(self, template: str, parent: str) -> str:
-        return template if template.startswith("oplet/") else f"{parent.partition('/')[0]}/{template}"
+        return f"{parent.partition('/')[0]}/{template}"
 
 
 class Templates:
-    """The templates of one op: a folder for each plugin, and core's own under `oplet/`."""
+    """The templates of one op: a folder for each plugin, by its import name, and core's own as `oplet`."""
 
     def __init__(self, folders: Mapping[str, Traversable]) -> None:
         self._folders = {**folders, "oplet": importlib.resources.files("oplet") / "wgsl"}
@@ -112,9 +112,13 @@ class Templates:
         try:
             body = self._environment.get_template(f"{folder}/{template}").render(variables)
         except jinja2.TemplateNotFound as error:
+            path, number = _raised_at(error) or (template, 0)  # an include, or the launch that names it
+            where = f"{path}:{number}: " if number else ""
+            missing = (error.name or template).removeprefix(f"{folder}/")
             raise ShaderError(
-                f"{folder}: template {error.name!r} does not exist\nname a file of the plugin's templates() folder",
-                template=template,
+                f"{folder}: {where}template {missing!r} does not exist\nname a file in {self._folders[folder]}",
+                template=path,
+                line=number,
             ) from error
         except jinja2.TemplateSyntaxError as error:
             raise _template_error(

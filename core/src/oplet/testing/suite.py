@@ -48,6 +48,7 @@ from attrs import evolve, field, frozen  # not `attrs`: a case has a field of th
 
 from oplet import strict
 from oplet.errors import PluginContractError
+from oplet.loading import raised
 from oplet.request import DTYPES, AttributeValue, Request
 from oplet.testing.compare import Tolerance
 
@@ -168,7 +169,7 @@ class Suite:
 
 def _generated(generate: Generate, name: str, seed: int) -> Iterator[Case]:
     source = getattr(generate, "__module__", "cases")
-    for number, case in enumerate(generate(np.random.default_rng(seed))):
+    for number, case in enumerate(_running(generate, source, seed)):
         if number == MOST_CASES:
             raise _error(source, "cases.py", [f"cases(rng) gives more than {MOST_CASES} cases"])
         match case:
@@ -183,13 +184,21 @@ def _generated(generate: Generate, name: str, seed: int) -> Iterator[Case]:
                 )
 
 
+def _running(generate: Generate, source: str, seed: int) -> Iterator[object]:
+    """What `cases(rng)` yields, with what it raises told as its fault."""
+    try:
+        yield from generate(np.random.default_rng(seed))
+    except Exception as error:  # a plugin's function may raise anything
+        raise _error(source, "cases.py", [f"cases(rng) raised {raised(error, source)}"]) from error
+
+
 def _cases_module(package: str) -> ModuleType | None:
     if importlib.util.find_spec(f"{package}.cases") is None:
         return None
     try:
         module = importlib.import_module(f"{package}.cases")
     except Exception as error:  # a plugin's module may raise anything
-        raise _error(package, "cases.py", [f"import raised {type(error).__name__}: {error}"]) from error
+        raise _error(package, "cases.py", [f"import raised {raised(error, package)}"]) from error
     if not callable(getattr(module, "cases", None)):
         raise _error(package, "cases.py", ["no function `cases(rng)`"])
     return module
