@@ -66,6 +66,7 @@ def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
         ("COM.ACME.SCALE", "did you mean 'com.acme.Scale'?"),
         ("scale", "did you mean 'com.acme.Scale'?"),
         ("org.other.Scale", "did you mean 'com.acme.Scale'?"),
+        ("com.acme.Gate", "pip install oplet-acme-gate"),
         ("com.microsoft.FusedGemm", "pip install oplet-fused-gemm"),
         ("org.example.PackedMHA", "pip install oplet-example-packed-mha"),
         ("org.example.nn.RMSNorm_2", "pip install oplet-nn-rms-norm-2"),

@@ -241,11 +241,12 @@ class Registry:
         if op in self._blocked:
             lines[0] += ": it is blocked (block= or OPLET_BLOCK)"
         ids = self.ids
-        folded = {known.casefold(): known for known in ids}
-        near = [known for name, known in folded.items() if name.rpartition(".")[2] == op.casefold()]
         import difflib
 
-        near = near or [folded[name] for name in difflib.get_close_matches(op.casefold(), list(folded), 2)]
+        # By the last word: ids of one domain are alike, whatever they name.
+        words = {known: known.rpartition(".")[2].casefold() for known in ids}
+        similar = difflib.get_close_matches(op.rpartition(".")[2].casefold(), set(words.values()), 2)
+        near = [known for known, word in words.items() if word in similar]
         lines.append(f"installed: {', '.join(ids) or 'none'}")
         if near:
             lines.append(f"did you mean {' or '.join(map(repr, near))}?")
