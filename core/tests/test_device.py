@@ -320,6 +320,18 @@ def test_a_buffer_past_the_limit_says_needed_and_allowed(floor: oplet.Device, nb
         scale(floor).empty(nbytes // 4)
 
 
+def test_an_array_of_one_repeated_element_is_refused_before_it_is_copied(floor: oplet.Device) -> None:
+    vast = np.broadcast_to(np.float32(1), (1 << 30, 1))  # 4 bytes of memory
+    registry = scale(floor)
+    for call in both(registry, vast):
+        with pytest.raises(
+            DeviceError, match=rf"Scale: X: {4 << 30} bytes are needed in one buffer, .* allows {256 * MIB} "
+        ):
+            call()
+    with pytest.raises(DeviceError, match=rf"{4 << 40} bytes is needed, .* allows {256 * MIB} "):
+        registry.tensor(np.broadcast_to(np.float32(1), (1 << 40,)))
+
+
 def test_too_many_storage_buffers_say_needed_and_allowed(floor: oplet.Device) -> None:
     def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[Launch]:
         scratch = {f"s{i}": TensorSpec((1,), "float32") for i in range(8)}

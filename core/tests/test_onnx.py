@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import acme_scale
 import numpy as np
 import oplet
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from oplet import InputError, UnknownOpError
 from oplet.onnx import InferenceSession
 
@@ -393,6 +394,79 @@ def test_an_output_that_the_model_has_not(registry: oplet.Registry) -> None:
 def test_what_is_no_model(source: Any, registry: oplet.Registry) -> None:
     with pytest.raises(InputError, match=r"^model: .*: not an ONNX model\n"):
         InferenceSession(source, registry=registry)
+
+
+def tampered(change: Callable[[Any], object]) -> bytes:
+    """A model with the initializer `bias` in which something is wrong."""
+    nodes = [scale(["x"], ["a"]), helper.make_node("Add", ["a", "bias"], ["y"], name="add")]
+    made = ModelProto.FromString(model(nodes, initializers={"bias": X}))
+    change(made.graph)
+    return bytes(made.SerializeToString())
+
+
+def vast(graph: Any) -> None:
+    graph.initializer[0].dims[:] = [1 << 40, 1 << 20]
+
+
+def vast_and_packed(graph: Any) -> None:
+    graph.initializer[0].CopyFrom(TensorProto(name="bias", data_type=TensorProto.INT4, dims=[1 << 40]))
+
+
+def vast_constant(graph: Any) -> None:
+    value = TensorProto(name="c", data_type=TensorProto.INT4, dims=[1 << 40])
+    graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=value))
+
+
+def elsewhere(graph: Any) -> None:
+    graph.initializer[0].data_location = TensorProto.EXTERNAL
+    graph.initializer[0].external_data.add(key="location", value="secret.bin")
+
+
+def cut_off(graph: Any) -> None:
+    graph.initializer[0].raw_data = graph.initializer[0].raw_data[:7]
+
+
+def of_no_type(graph: Any) -> None:
+    graph.initializer[0].data_type = 99
+
+
+def input_of_no_type(graph: Any) -> None:
+    graph.input[0].type.tensor_type.elem_type = 99
+
+
+def constants_of_one(graph: Any) -> None:
+    value = numpy_helper.from_array(X)
+    graph.node.insert(0, helper.make_node("Constant", [], ["c", "d"], name="two", value=value))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (vast, r"bias: shape \(1099511627776, 1048576\) is more than its \d+ bytes can hold"),
+        (vast_and_packed, r"bias: shape \(1099511627776,\) is more than its \d+ bytes can hold"),
+        (vast_constant, r"c: shape \(1099511627776,\) is more than its \d+ bytes can hold"),
+        (elsewhere, "bias: its data is in a file of its own"),
+        (cut_off, "bias: ValueError: buffer size must be a multiple"),
+        (of_no_type, "bias: KeyError: 99"),
+        (input_of_no_type, "x: ValueError: "),
+        (constants_of_one, r"node 'two' \(ai\.onnx\.Constant\): "),
+    ],
+)
+def test_a_model_that_lies(
+    change: Callable[[Any], object],
+    message: str,
+    registry: oplet.Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "secret.bin").write_bytes(X.tobytes())
+    monkeypatch.chdir(tmp_path)  # where a name in a model of bytes must not lead
+    tracemalloc.start()
+    with pytest.raises(InputError, match=f"^(model: )?{message}"):
+        InferenceSession(tampered(change), registry=registry)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 def test_without_onnx_the_extra_is_named(child: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import oplet
 import pytest
-from oplet import Binding, InputError, Launch, Manifest, PluginContractError, TensorSpec, Variant
+from oplet import Binding, InputError, Launch, Manifest, OutOfMemoryError, PluginContractError, TensorSpec, Variant
 from oplet.capabilities import FLOOR, Adapter, Capabilities
 from oplet.op import Op
 
@@ -337,6 +337,14 @@ def test_an_input_error_of_the_plugin_gets_the_ops_id() -> None:
     with pytest.raises(InputError, match="is odd") as caught:
         op.infer(request(op))
     assert (caught.value.op, caught.value.argument) == (acme_scale.ID, "X")
+
+
+@pytest.mark.parametrize("hook", ["reference", "check"])
+def test_a_host_without_memory_is_no_fault_of_the_plugin(hook: str) -> None:
+    op = scale(**{hook: lambda request, arrays: np.zeros(1 << 60)})
+    with pytest.raises(OutOfMemoryError, match=rf"^com.acme.Scale: {hook}: the host has no memory for it: ") as caught:
+        getattr(op, hook)(request(op), {"X": np.zeros(4, np.float32)})
+    assert str(caught.value).splitlines()[-1] == "split the work into smaller tensors"
 
 
 @pytest.mark.parametrize("hook", ["infer", "reference", "check"])

@@ -157,10 +157,9 @@ class Device:
         """Copies an array into a buffer; None for an empty one."""
         if not array.size:
             return None
-        data = host_array(array)
-        with self._lock:
-            buffer = self.pool.take(data.nbytes)
-            self.write(buffer, data)
+        # Before the copy: an array that repeats one element may be larger than any memory.
+        buffer = self.take(array.nbytes)
+        self.write(buffer, host_array(array))
         return buffer
 
     def write(self, buffer: Buffer, data: np.ndarray) -> None:
@@ -214,6 +213,12 @@ class Device:
         """
         limits = self.capabilities.limits
         specs = plan.specs
+        for name, spec in specs.items():
+            if spec.nbytes > limits["maxBufferSize"]:
+                raise DeviceError(
+                    f"{plan.op}: {name}: {spec.nbytes} bytes are needed in one buffer, and this device allows "
+                    f"{limits['maxBufferSize']} (maxBufferSize)\nsplit the work into smaller tensors"
+                )
         for launch in plan.launches:
             for binding in launch.bindings:
                 nbytes = specs[binding.tensor].nbytes

@@ -15,7 +15,7 @@ import numpy as np
 from oplet import tables
 from oplet.capabilities import Capabilities
 from oplet.discovery import Offer
-from oplet.errors import InputError, NoVariantError, OpletError, PluginContractError
+from oplet.errors import InputError, NoVariantError, OpletError, OutOfMemoryError, PluginContractError
 from oplet.loading import (
     REFERENCE,
     Source,
@@ -443,6 +443,10 @@ class Op:
             raise
         except OpletError:
             raise
+        except MemoryError as error:  # for arrays that are larger than they look, no fault of the plugin
+            raise OutOfMemoryError(
+                f"{self.id}: {hook}: the host has no memory for it: {error}\nsplit the work into smaller tensors"
+            ) from error
         except Exception as error:
             raise self._broken(hook, error) from error
 
