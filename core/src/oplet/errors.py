@@ -113,7 +113,7 @@ class DeviceError(OpletError, RuntimeError):
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
-    """No memory is left for a tensor: of the device, of the host or of a user's limit. The next call that fits works."""
+    """No memory is left for a tensor: the device's, the host's or a limit's. The next call that fits works."""
 
 
 class MissingExtraError(OpletError, ImportError):
