@@ -165,6 +165,21 @@ def test_a_compile_error_is_at_the_templates_line(device: oplet.Device, template
         assert fault in caught.value.wgsl
 
 
+def test_a_type_error_inside_a_function_is_at_its_own_line(device: oplet.Device, tmp_path: Path) -> None:
+    # naga's validator names the function first.
+    text = """fn product(a: i32, b: f32) -> f32 {
+  let one = a + 1;
+  return f32(one * b);
+}
+@compute @workgroup_size(1)
+fn main() { y[0] = product(1, 2.0); }
+"""
+    (tmp_path / "types.wgsl.jinja").write_text(text)
+    with pytest.raises(ShaderError, match="the WGSL does not compile") as caught:
+        launching(device, launch("types.wgsl.jinja"), folder=tmp_path)()
+    assert (caught.value.template, caught.value.line) == (str(tmp_path / "types.wgsl.jinja"), 3)
+
+
 def test_a_fault_of_no_line_names_the_template(device: oplet.Device, tmp_path: Path) -> None:
     (tmp_path / "empty.wgsl.jinja").write_text("fn other() {}\n")
     with pytest.raises(ShaderError, match="the WGSL does not compile") as caught:

@@ -203,6 +203,6 @@ def _inconsistencies(manifest: Manifest) -> Iterator[str]:
         for field, values in (("default", (attribute.default,)), ("choices", attribute.choices or ())):
             for value in values:
                 if value is not None and type(value) not in kinds:
-                    yield f"{path}.{field}: {value!r} is not a {attribute.type}"
+                    yield f"{path}.{field}: {value!r} is not of type {attribute.type}"
         if attribute.choices and attribute.default is not None and attribute.default not in attribute.choices:
             yield f"{path}.default: {attribute.default!r} is not one of the choices"

@@ -23,7 +23,9 @@ PARAM_TYPES: Mapping[str, str] = {"uint32": "u32", "int32": "i32", "float32": "f
 #: fields that core adds to every params struct; see `fold` and `ranges`
 FOLD_PARAMS: Mapping[str, str] = {"workgroups": "u32", "fold_x": "u32", "fold_y": "u32", "fold_start": "u32"}
 
-_NAGA_LINE = re.compile(r"wgsl:(\d+):\d+")
+#: a line of code with a mark below it; naga's validator heads its message with the function's first line
+_NAGA_MARK = re.compile(r"^ *(\d+) │.*\n +│.* \^", re.MULTILINE)
+_NAGA_LINE = re.compile(r"┌─ .*:(\d+):\d+")
 _TINT_LINE = re.compile(r"(?<!\w):(\d+):\d+ (?:error|warning|note)")
 
 
@@ -41,7 +43,7 @@ class Shader:
 
     def locate(self, message: str) -> tuple[str, int] | None:
         """The template line that a compiler's message points at, if it points anywhere."""
-        match = _NAGA_LINE.search(message) or _TINT_LINE.search(message)
+        match = next(filter(None, (pattern.search(message) for pattern in (_NAGA_MARK, _NAGA_LINE, _TINT_LINE))), None)
         if not match or not 1 <= int(match[1]) <= len(self.origins):
             return None
         return self.origins[int(match[1]) - 1]
