@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
 
 from oplet_gated_delta_net.shapes import Delta
+
+
+#: tokens of a request up to which fla_recurrent is timed
+_FEW_TOKENS = 16
 
 
 def _fla(case: PeerCase, *, chunked: bool) -> Peer:
@@ -21,31 +24,28 @@ def _fla(case: PeerCase, *, chunked: bool) -> Peer:
     plain = delta.decays and delta.retrieves and delta.gate == "none" and not (delta.per_key or delta.beta_sigmoid)
     if not plain or len(delta.lead) != 2 or delta.capacity:
         raise RuntimeError("only cases of rank 4 with the rule gated_delta and plain gates")
-
-    def tensor(name: str, heads: int, dtype: Any) -> Any:
-        array = case.arrays[name]
-        if heads != delta.hv:
-            # It has as many query heads as value heads.
-            array = np.repeat(array, delta.hv // heads, axis=2)
-        return torch.from_numpy(np.ascontiguousarray(array)).cuda().to(dtype)
-
+    if chunked and delta.longest == 1:
+        raise RuntimeError("only for more than one token")
+    if not chunked and delta.longest > _FEW_TOKENS:
+        raise RuntimeError(f"only for up to {_FEW_TOKENS} tokens")
     function = chunk_gated_delta_rule if chunked else fused_recurrent_gated_delta_rule
-    norm = {"use_qk_l2norm_in_kernel": delta.norm_epsilon is not None}
+    known = {
+        "scale": float(delta.scale),
+        "output_final_state": True,
+        "use_qk_l2norm_in_kernel": delta.norm_epsilon is not None,
+        "state_v_first": True,
+    }
+
+    def tensor(name: str, dtype: Any) -> Any:
+        return torch.from_numpy(case.arrays[name]).cuda().to(dtype)
 
     def prepare() -> Callable[[], object]:
-        # It has no float32 kernels worth the name: both dtypes are timed against its float16.
-        inputs = [
-            tensor("queryT", delta.hq, torch.float16),
-            tensor("keyT", delta.hq, torch.float16),
-            tensor("valueT", delta.hv, torch.float16),
-        ]
-        gates = {"g": tensor("decayT", delta.hv, torch.float32), "beta": tensor("betaT", delta.hv, torch.float16)}
-        state = None
-        if delta.initial:
-            # Its state is key-major.
-            state = torch.from_numpy(case.arrays["initialStateT"]).cuda().transpose(-1, -2).contiguous()
-        known = {"scale": float(delta.scale), "initial_state": state, "output_final_state": True}
-        return lambda: function(*inputs, **gates, **norm, **known)
+        # Its kernels are for 16 bits: cases of both dtypes are timed against its float16. So it compiles and tunes once
+        # for all cases of one number of heads, whatever their dtype and number of tokens.
+        tokens = [tensor(name, torch.float16) for name in ("queryT", "keyT", "valueT")]
+        gates = {"g": tensor("decayT", torch.float32), "beta": tensor("betaT", torch.float16)}
+        state = tensor("initialStateT", torch.float32) if delta.initial else None
+        return lambda: function(*tokens, **gates, initial_state=state, **known)
 
     return timed_on_cuda(case, prepare)
 

@@ -44,20 +44,20 @@ class Tiling:
     @property
     def prepare_storage(self) -> int:
         """Bytes of workgroup memory of chunk_prepare."""
-        slices = 2 * self.chunk * 5 * 16
-        teams = 64 // self.chunk
-        return slices + 8 * self.chunk + teams * (8 * self.chunk + 4 * self.chunk * (self.chunk + 1))
+        teams = self.chunk // 16
+        planes = max(8, teams * self.chunk // 4)
+        return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + teams)
 
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of chunk_scan."""
         vectors = (self.width + self.chunk + 2) * self.pieces * 16
-        return vectors + 4 * (self.width + 1) * self.chunk + 4 * self.threads
+        return vectors + 4 * self.chunk * (self.chunk + 4 + 2 * (self.width + 1)) + 4 * self.threads
 
     @property
     def record(self) -> int:
         """Numbers that chunk_prepare leaves for a chunk and a value head."""
-        return 2 * self.chunk**2 + 3 * self.chunk + 4
+        return self.chunk * (self.chunk + 4) + 3 * self.chunk + 4
 
     def slots(self, delta: Delta) -> int:
         """Places for chunks."""
@@ -117,6 +117,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     choices |= {
         "width": tiling.width,
         "subgroups": subgroups,
+        "hop": 4 if caps.subgroup_size >= 16 else 1,
         "pieces": tiling.pieces,
     }
     steps.append(oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch))

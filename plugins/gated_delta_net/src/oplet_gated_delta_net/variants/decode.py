@@ -22,7 +22,7 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     """One launch, or one more before it for the gates."""
     delta = Delta.of(request)
     # Long rows of lanes read whole cache lines; sums through workgroup memory are dearer than that.
-    lanes, rows = (32, 4) if subgroups else (8, 2)
+    lanes, rows = (16, 4) if subgroups else (8, 2)
     layout = Rows.of(delta, caps, subgroups=subgroups, lanes=lanes, rows=rows, invocations=64)
     recurrences = delta.batch * delta.hv * layout.blocks(delta)
     workgroups = recurrences + launches.clear_workgroups(delta, layout.workgroup)

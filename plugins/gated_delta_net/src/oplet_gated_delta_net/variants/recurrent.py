@@ -15,7 +15,7 @@ from oplet_gated_delta_net.variants.rows import Rows
 _TENSORS = ("query", "key", "value", "cu_seqlens", "initial_state", "output=", "final_state=")
 
 #: tokens that are staged at a time, where they fit
-_STAGES = (16, 8, 4)
+_STAGES = (32, 16, 8, 4)
 
 #: the same for drivers that run on a CPU, where staging gains nothing and long shaders take seconds to compile
 _CPU_STAGES = (4,)
