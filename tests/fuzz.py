@@ -20,9 +20,10 @@ from typing import Any
 import attrs
 import click
 import oplet
-from fuzzing import tasks
 from fuzzing.child import Report, run
-from fuzzing.files import kinds
+from fuzzing.files import kinds, read_files
+from fuzzing.shaders import compile_shaders
+from fuzzing.verdict import make_calls
 from rich.console import Console
 from rich.progress import Progress
 
@@ -52,7 +53,7 @@ def calls(ops: tuple[str, ...], requests: int, seed: int, log: Path | None) -> N
         for op in ops or oplet.Registry().ids
         for done in range(0, requests, PORTION)
     ]
-    _finish(tasks.make_calls, portions, log, timeout=1200)
+    _finish(make_calls, portions, log, timeout=1200)
 
 
 @main.command()
@@ -62,7 +63,7 @@ def calls(ops: tuple[str, ...], requests: int, seed: int, log: Path | None) -> N
 def shaders(ops: tuple[str, ...], pipelines: bool, log: Path | None) -> None:
     """Compile every shader of every op."""
     portions = [{"op": op, "pipelines": pipelines} for op in ops or oplet.Registry().ids]
-    _finish(tasks.compile_shaders, portions, log, timeout=3600)
+    _finish(compile_shaders, portions, log, timeout=3600)
 
 
 @main.command()
@@ -74,7 +75,7 @@ def files(names: tuple[str, ...], count: int, seed: int, log: Path | None) -> No
     """Read files of every kind that lie."""
     with kinds() as known:
         portions = [{"kind": kind, "count": count, "seed": seed} for kind in names or known]
-    _finish(tasks.read_files, portions, log, timeout=600)
+    _finish(read_files, portions, log, timeout=600)
 
 
 def _finish(task: Callable[..., Report], portions: Iterable[Portion], log: Path | None, *, timeout: float) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import oplet
 import pytest
-from fuzzing import tasks
 from fuzzing.child import run
-from fuzzing.files import kinds
+from fuzzing.files import kinds, read_files
+from fuzzing.verdict import make_calls
 
 with kinds() as known:
     KINDS = tuple(known)
@@ -14,7 +14,7 @@ with kinds() as known:
 
 @pytest.mark.parametrize("op", oplet.Registry().ids)
 def test_random_calls(op: str) -> None:
-    report = run(tasks.make_calls, timeout=300, op=op, count=150, seed=5, pipelines=10)
+    report = run(make_calls, timeout=300, op=op, count=150, seed=5, pipelines=10)
     assert report.findings == [], "\n\n".join(report.findings)
     # One whose calls are all refused, or all served, would find nothing.
     assert report.counts["right"] >= 5, report
@@ -23,6 +23,6 @@ def test_random_calls(op: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_lie(kind: str) -> None:
-    report = run(tasks.read_files, timeout=120, kind=kind, count=150, seed=5)
+    report = run(read_files, timeout=120, kind=kind, count=150, seed=5)
     assert report.findings == [], "\n\n".join(report.findings)
     assert report.counts["read"] >= 5, report

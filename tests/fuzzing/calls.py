@@ -33,7 +33,8 @@ DTYPES = (
     *("complex64", "S3", "U2", "O", "M8[s]", "V4"),
 )
 
-LENGTHS = st.integers(0, 20) | st.sampled_from((31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257))
+#: around the sizes of tiles and workgroups, and no longer than the sums that tolerances are derived for
+LENGTHS = st.integers(0, 20) | st.sampled_from((31, 32, 33, 63, 64, 65, 127, 128, 129))
 
 #: how often each of `Call.door`
 DOORS: Sequence[Literal["arrays", "tensors", "specs"]] = ("arrays", "arrays", "arrays", "tensors", "specs")
@@ -193,9 +194,11 @@ def _stretched(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     width = array.shape[-1] if shape else 1
     for axis, length in enumerate(shape):
         array = array.take(np.arange(length), axis, mode="wrap")
-    if array.dtype.kind == "f" and shape and shape[-1] > width:
-        array = (array * math.sqrt(width / shape[-1])).astype(array.dtype)
-    return array
+    if array.dtype.kind != "f" or not shape:
+        return array
+    # Smaller by a random share: rounding errors of numbers that are repeated would not be random either.
+    share = np.random.default_rng(0).uniform(0.5, 1, shape) * math.sqrt(min(width / max(shape[-1], 1), 1))
+    return (array * share).astype(array.dtype)
 
 
 def _shuffle(draw: Draw, kit: Kit, call: Call) -> None:

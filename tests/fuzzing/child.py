@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,7 +68,12 @@ def run(task: Callable[..., Report], *, timeout: float, **arguments: Any) -> Rep
     with tempfile.TemporaryDirectory() as folder:
         now, report = Path(folder, "now"), Path(folder, "report")
         command = [sys.executable, "-m", __name__, f"{task.__module__}:{task.__name__}", json.dumps(arguments), folder]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONFAULTHANDLER": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PYTHONFAULTHANDLER": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": folder,  # else it makes one in the tree
+        }
         try:
             child = subprocess.run(
                 command, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
@@ -95,6 +101,19 @@ def limit_memory(more: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def told(fault: BaseException) -> str:
+    """An exception in three lines: what, where, and with what."""
+    notes = getattr(fault, "__notes__", [""])
+    return f"{type(fault).__name__}: {fault}\n  at {place(fault)}\n  {notes[0]}"
+
+
+def place(fault: BaseException) -> str:
+    """Where it came from: the last line that is of this repository."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename.startswith("/")]
+    return f"{own[-1].filename}:{own[-1].lineno}"
 
 
 def _main(task: str, arguments: str, folder: str) -> None:

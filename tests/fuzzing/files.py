@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -15,13 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import gguf
 import numpy as np
 import onnx
 import oplet.onnx
-from oplet import Manifest, bench, metadata, npy
+from oplet import Manifest, OpletError, bench, metadata, npy
 from oplet.bench import compare, read_cases
 from oplet.discovery import OPS, Offer
 from oplet.testing.suite import Suite
+from oplet_gated_delta_net.gdn import GdnConfig
+from oplet_gated_delta_net.gdn.gguf import GgufModel
+
+from fuzzing.child import Now, Report, limit_memory, place, told
 
 #: the op whose files are the valid ones
 OP, PACKAGE = "com.microsoft.FusedGemm", "oplet_fused_gemm"
@@ -45,6 +51,9 @@ VARINTS = (
 )
 NUMBERS = (b"-1", b"4294967296", b"9223372036854775807", b"1e999", b"9" * 5000, b"NaN", b"null", b"\x00")
 
+
+#: memory that reading a file may take, of a few kilobytes as each of them is, in bytes
+MEMORY = 64 << 20
 
 #: makes a file wrong
 Lie = Callable[[random.Random, bytes], bytes]
@@ -215,6 +224,7 @@ def _others(folder: Path) -> dict[str, Kind]:
 
     return {
         "onnx": Kind((_model(),), _open_model, _tamper),
+        "gguf": Kind((_gguf(folder),), from_path(_load_gguf), _tamper_with_the_header),
         "npy": Kind(tuple(_npy()), from_path(npy.read)),
         "report": Kind((_report(),), from_path(compare.read_reports)),
     }
@@ -229,6 +239,38 @@ def _npy() -> Iterator[bytes]:
     file = io.BytesIO()
     np.lib.format.write_array(file, square, version=(2, 0))
     yield file.getvalue()
+
+
+def _gguf(folder: Path) -> bytes:
+    """A model with one small layer."""
+    config = GdnConfig(hidden_dim=32, num_key_heads=1, num_value_heads=2, key_head_dim=4, value_head_dim=4)
+    writer = gguf.GGUFWriter(folder / "model", "qwen3next")
+    settings = ("ssm.conv_kernel", 4), ("ssm.state_size", 4), ("ssm.group_count", 1), ("ssm.time_step_rank", 2)
+    for name, value in (*settings, ("ssm.inner_size", 8), ("embedding_length", 32)):
+        writer.add_uint32(f"qwen3next.{name}", value)
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bc", ""])
+    for name, shape in config.weight_shapes.items():
+        data, kind = np.full(shape, -0.1, np.float32), None
+        if name == "attn_gate":
+            kind = gguf.GGMLQuantizationType.Q8_0
+            data = gguf.quantize(data, kind)
+        suffix = {"ssm_dt": ".bias", "ssm_a": ""}.get(name, ".weight")
+        writer.add_tensor(f"blk.0.{name}{suffix}", data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return (folder / "model").read_bytes()
+
+
+def _tamper_with_the_header(rng: random.Random, data: bytes) -> bytes:
+    place, claim = rng.randrange(data.rindex(b"blk.0.") + 80), rng.choice(CLAIMS)
+    return data[:place] + claim + data[place + len(claim) :]
+
+
+def _load_gguf(path: Path) -> object:
+    model = GgufModel(path)
+    return [model.weights(layer) for layer in model.layers]
 
 
 def _report() -> bytes:
@@ -279,3 +321,38 @@ def _model() -> bytes:
 def _open_model(data: bytes) -> object:
     session = oplet.onnx.InferenceSession(data)
     return session.get_inputs(), session.get_outputs(), str(session.report())
+
+
+# Reading them ----------------------------------------------------------------------------------------
+
+
+def read_files(kind: str, count: int, seed: int, now: Now) -> Report:
+    """Reads files that lie.
+
+    Args:
+        kind: of `kinds`.
+        count: how many.
+        seed: of the lies.
+        now: is told each file.
+    """
+    rng, counts, findings = random.Random(seed), Counter[str](), dict[str, str]()
+    with kinds() as known:
+        for valid in known[kind].valid:
+            known[kind].read(valid)
+        limit_memory(MEMORY)
+        for number in range(count):
+            data = known[kind].lie(rng)
+            now(f"{kind} {number} of seed {seed}: {data[:200]!r}")
+            try:
+                known[kind].read(data)
+                counts["read"] += 1
+            except OpletError as error:
+                if "\n" not in str(error):
+                    findings.setdefault("no advice", str(error))
+                counts["refused"] += 1
+            except Exception as error:
+                error.add_note(f"{kind} {number} of seed {seed}, {len(data)} bytes: {data[:200]!r}")
+                # One fault has many files.
+                findings.setdefault(f"{type(error).__name__} at {place(error)}", told(error))
+                counts["worse"] += 1
+    return Report(dict(counts), list(findings.values()))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import attrs
-from oplet import Request, TensorSpec
+from oplet import Registry, Request, TensorSpec, open_device
 from oplet.bench import read_cases
 from oplet.capabilities import FLOOR, Capabilities, SubgroupMatrixConfig
 from oplet.errors import InputError
@@ -13,6 +14,8 @@ from oplet.op import Op
 from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader
 from oplet.testing.suite import Suite
 from oplet.variant import Launch
+
+from fuzzing.child import Now, Report
 
 #: sizes of subgroups that GPUs have: llvmpipe 8, Intel 16, NVIDIA 32, AMD 64
 SUBGROUPS = (8, 16, 32, 64)
@@ -41,6 +44,31 @@ class Choice:
         context = ", ".join(f"{name}={value!r}" for name, value in self.launch.context.items())
         kind = f"{self.caps.dialect}, subgroups of {self.caps.subgroup_size}"
         return f"{self.variant}: {self.launch.template}({context}) for {kind}"
+
+
+def compile_shaders(op: str, now: Now, pipelines: bool = False, few: bool = False) -> Report:
+    """Compiles every shader of an op that this device's features allow.
+
+    Args:
+        op: the op id.
+        now: is told each shader.
+        pipelines: whether to make pipelines too, of those that its limits allow, which is what its driver compiles.
+        few: see `fuzzing.shaders.shaders`.
+    """
+    device = open_device(experimental=True)
+    counts, findings = Counter[str](), []
+    for choice in shaders(Registry()[op], device.capabilities, few=few):
+        now(choice)
+        try:
+            module = device.gpu.create_shader_module(code=choice.shader.wgsl)
+            if pipelines and choice.caps is device.capabilities:
+                compute = {"module": module, "entry_point": "main"}
+                device.gpu.create_compute_pipeline(layout="auto", compute=compute)
+                counts["pipelines"] += 1
+        except Exception as error:  # each implementation has its own
+            findings.append(f"{choice}\n  {error}")
+        counts["shaders"] += 1
+    return Report(dict(counts), findings)
 
 
 def shaders(op: Op, caps: Capabilities, *, few: bool = False) -> Iterator[Choice]:

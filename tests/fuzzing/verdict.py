@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
+import hypothesis
 import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
 from oplet import Registry, TensorSpec
 from oplet.errors import DeviceError, InputError, NoVariantError, OpletError, UnknownOpError
 from oplet.testing.compare import compare
-from oplet.testing.kit import Kit
+from oplet.testing.kit import Devices, Kit
 
-from fuzzing.calls import MOST, Call
+from fuzzing.calls import MOST, Call, calls
+from fuzzing.child import Now, Report, limit_memory, told
+
+#: memory that calls may take, on the device and beside it, in bytes
+MEMORY = 1 << 30
+
+
+def make_calls(op: str, count: int, seed: int, now: Now, pipelines: int | None = None) -> Report:
+    """Makes random calls of an op, on memory that is poisoned.
+
+    Args:
+        op: the op id.
+        count: how many, before any that make a finding smaller.
+        seed: of the calls, and of the cases that they begin with.
+        pipelines: compiled at most, or a few more; from then on calls are explained instead of run. None for any
+            number.
+        now: is told each call.
+    """
+    kit = Kit(op, devices=Devices(), seed=seed)
+    registry = kit.registry("best")
+    registry.device.pool.max_bytes = MEMORY
+    counts = Counter[str]()
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(calls(kit))
+    def check(call: Call) -> None:
+        if pipelines is not None and registry.device.pipelines.compiled >= pipelines:
+            call.door = "specs"
+        now(call)
+        try:
+            counts[judge(kit, registry, call)] += 1
+        except Exception as error:
+            error.add_note(str(call))  # hypothesis adds its own, with every number in it
+            raise
+
+    limit_memory(MEMORY)
+    try:
+        check()
+    except BaseExceptionGroup as group:
+        faults: list[BaseException] = [*group.exceptions]
+    except Exception as error:
+        faults = [error]
+    else:
+        faults = []
+    return Report(dict(counts), list(map(told, faults)))
 
 
 def judge(kit: Kit, registry: Registry, call: Call) -> str:
