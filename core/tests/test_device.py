@@ -1,7 +1,9 @@
 """Opening devices, rich and poor; what they refuse; and what is left when one is lost."""
 
+import asyncio
 import importlib
 import math
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import pytest
 from oplet import Binding, DeviceError, InputError, Launch, TensorSpec, Variant
 from oplet.capabilities import FEATURES, FLOOR
 from oplet.opening import adapters
+from oplet.webgpu import COPY_DST
 
 SCALE = acme_scale.ID
 ONES = np.ones((3, 5), np.float32)
@@ -435,6 +438,101 @@ def test_a_lost_device_says_so_and_a_new_registry_works(opened: Callable[..., op
         assert lines[0] == f"{device.capabilities.adapter.name}: the device is lost"
         assert lines[-1] == "its tensors are gone; go on with a new oplet.Registry()"
     np.testing.assert_array_equal(scale(opened()).run(SCALE, X=ONES).numpy(), 2 * ONES)
+
+
+@pytest.mark.parametrize("fault", ["of the mapping", "of its own"])
+@pytest.mark.parametrize("use", ["read", "coroutine", "wait", "profile"])
+def test_what_waits_for_a_device_that_goes_is_told(
+    opened: Callable[..., oplet.Device], monkeypatch: pytest.MonkeyPatch, use: str, fault: str
+) -> None:
+    """The implementations tell of a mapping that failed, or fail in code of their own: not that the device is lost."""
+    registry = scale(opened())
+    device = registry.device
+    y = registry.run(SCALE, X=ONES)
+
+    async def read() -> None:
+        await y.numpy_async()
+
+    def profile() -> None:
+        with registry.profile():
+            registry.run(SCALE, X=y)
+
+    buffers = type(device.gpu.create_buffer(size=4, usage=COPY_DST))
+    map_async = buffers.map_async
+
+    def lose_and_map(*arguments: Any) -> Any:
+        device.gpu.destroy()
+        if fault == "of its own":  # as wgpu does where the device goes while it waits
+            raise AttributeError("'NoneType' object has no attribute 'get_token'")
+        return map_async(*arguments)
+
+    monkeypatch.setattr(buffers, "map_async", lose_and_map)
+    uses: dict[str, Callable[[], Any]] = {
+        "read": y.numpy,
+        "coroutine": lambda: asyncio.run(read()),
+        "wait": device.wait,
+        "profile": profile,
+    }
+    with pytest.raises(DeviceError, match=r": the device is lost\n[^$]*go on with a new oplet.Registry\(\)$"):
+        uses[use]()
+    assert registry.lost
+    monkeypatch.undo()
+    np.testing.assert_array_equal(scale(opened()).run(SCALE, X=ONES).numpy(), 2 * ONES)
+
+
+def test_a_fault_of_the_implementations_own_is_not_taken_for_a_lost_device(
+    device: oplet.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = scale(device).run(SCALE, X=ONES)
+    with monkeypatch.context() as patch:
+        patch.setattr(device.gpu.queue, "read_buffer", lambda *arguments: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            y.numpy()
+    np.testing.assert_array_equal(y.numpy(), 2 * ONES)
+
+
+SUBMIT = """
+import acme_scale, numpy as np, oplet
+registry = oplet.Registry(discover=False)
+registry.register(acme_scale.ID, acme_scale)
+x = registry.tensor(np.ones(5, np.float32))
+registry.run(acme_scale.ID, X=x)
+queue = registry.device.gpu.queue
+submit = queue.submit
+
+def lose(*arguments):
+    registry.device.gpu.destroy()
+    submit(*arguments)
+
+queue.submit = lose
+try:
+    with registry.batch():
+        y = registry.run(acme_scale.ID, X=x)
+except oplet.DeviceError as error:
+    print(str(error).splitlines()[-1])
+else:
+    print("submitted")
+for use in (y.numpy, lambda: registry.run(acme_scale.ID, X=x)):
+    try:
+        use()
+    except oplet.DeviceError as error:
+        print(str(error).splitlines()[-1])
+registry = oplet.Registry(discover=False)
+registry.register(acme_scale.ID, acme_scale)
+print(registry.run(acme_scale.ID, X=np.ones(5, np.float32)).numpy())
+"""
+
+
+def test_a_device_lost_between_finish_and_submit(device: oplet.Device, child: Callable[..., Any]) -> None:
+    """In a child process, which wgpu ends there; oplet leaves it as little time for that as it can."""
+    done = child(SUBMIT)
+    advice = "its tensors are gone; go on with a new oplet.Registry()"
+    if device.implementation == "wgpu":
+        assert done.returncode == -signal.SIGABRT
+        assert "is lost" in done.stderr
+    else:
+        discarded = "run the batch again"
+        assert (done.returncode, done.stdout.splitlines()) == (0, [advice, discarded, advice, "[2. 2. 2. 2. 2.]"])
 
 
 def test_a_host_tensor_outlives_the_device(opened: Callable[..., oplet.Device]) -> None:

@@ -543,14 +543,27 @@ class Device:
             raise
         except (self._gpu_error, RuntimeError) as error:  # both implementations raise the latter where mapping fails
             raise self._fault(error, self.capabilities.adapter.name) from error
+        except Exception as error:
+            # Whatever wgpu comes upon where the device goes while it waits for it, an AttributeError for one.
+            if not self._find_loss():
+                raise
+            raise self._lost_error() from error
+
+    def _find_loss(self) -> bool:
+        """Looks whether the device is lost: what fails for that reason may give another one."""
+        try:
+            self.gpu.create_command_encoder().finish()
+        except self._gpu_error as error:
+            if "is lost" in str(error):
+                self._lost = str(error).strip()
+        return self.lost
 
     def _fault(self, error: Exception, where: str) -> DeviceError:
         # Its traceback makes a cycle with the implementation's frames, and a memoryview that they have lent out
         # crashes CPython when the collector clears it.
         error.__traceback__ = None
         message = str(error).strip()
-        if "is lost" in message:
-            self._lost = message
+        if self._find_loss():
             return self._lost_error()
         if isinstance(error, MemoryError):  # both implementations' GPUOutOfMemoryError is one
             return OutOfMemoryError(
