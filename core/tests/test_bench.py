@@ -140,3 +140,21 @@ def test_an_op_without_bench_json_says_so(install: Callable[[str], Path]) -> Non
     (folder / "bench.json").unlink()
     with pytest.raises(oplet.PluginContractError, match="bench\\.json cannot be used"):
         read_cases(oplet.Registry()[OP])
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "import no_such_package\n",
+            "ModuleNotFoundError: No module named 'no_such_package'\n  .*peers.py:1, in <module>",
+        ),
+        ("PEER = {}\n", "AttributeError: .* has no attribute 'PEERS'"),
+        ("PEERS = 7\n", "TypeError: "),
+    ],
+)
+def test_a_faulty_peers_py_is_named(install: Callable[[str], Path], text: str, fault: str) -> None:
+    folder = install("acme_peerless")
+    (folder / "peers.py").write_text(text)
+    with pytest.raises(oplet.PluginContractError, match=f"peers.py cannot be used: {fault}"):
+        bench(oplet.Registry(), OP, peers=["second"])

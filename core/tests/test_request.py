@@ -73,3 +73,14 @@ def test_the_manifest_is_not() -> None:
 
 def test_a_request_equals_nothing_else() -> None:
     assert request() != request()._key
+
+
+def test_a_refusal_names_the_op_and_the_argument() -> None:
+    error = request().refusal("X", "its shape is odd", "X float32 (2, 3)", "Y float32 (2, 2)", do="pass an even one")
+    assert str(error).splitlines() == [
+        "com.acme.Foo: X: its shape is odd",
+        "  X float32 (2, 3)",
+        "  Y float32 (2, 2)",
+        "pass an even one",
+    ]
+    assert (error.op, error.argument) == ("com.acme.Foo", "X")

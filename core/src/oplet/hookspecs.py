@@ -49,7 +49,7 @@ def infer(request: Request) -> Mapping[str, TensorSpec]:  # type: ignore[empty-b
     """The spec of each output in `request.outputs`. Pure: it sees shapes, never data.
 
     Names, ranks, dtypes, presence and attribute types are already checked against the manifest.
-    Raises `oplet.InputError`, naming the argument, for shapes and values that the op does not accept.
+    Raises an `oplet.InputError`, which `request.refusal` makes, for shapes and values that the op does not accept.
 
     Example:
         @oplet.hookimpl
@@ -60,17 +60,16 @@ def infer(request: Request) -> Mapping[str, TensorSpec]:  # type: ignore[empty-b
 
 @hookspec(firstresult=True)
 def check(request: Request, arrays: Mapping[str, np.ndarray]) -> None:
-    r"""Optional: looks at the values of those inputs that are numpy arrays, on every run, before upload.
+    """Optional: looks at the values of those inputs that are numpy arrays, on every run, before upload.
 
     For what shapes cannot tell, such as a schedule that must not decrease. A tensor on the device is
-    not in `arrays`: a shader has to be safe with whatever it holds. Raises `oplet.InputError`.
+    not in `arrays`: a shader has to be safe with whatever it holds. Raises `request.refusal(…)`.
 
     Example:
         @oplet.hookimpl
         def check(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> None:
             if "lengths" in arrays and (arrays["lengths"] < 0).any():
-                told = "com.acme.Foo: lengths: an entry is negative\npass 0 or more"
-                raise oplet.InputError(told, argument="lengths")
+                raise request.refusal("lengths", "an entry is negative", do="pass 0 or more")
     """
 
 

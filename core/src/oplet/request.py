@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from oplet.errors import InputError
+
 if TYPE_CHECKING:
     from oplet.manifest import Manifest
 
@@ -99,6 +101,19 @@ class Request:
     attrs: Mapping[str, AttributeValue]
     types: Mapping[str, str]
     outputs: tuple[str, ...]
+
+    def refusal(self, argument: str, fault: str, *evidence: str, do: str) -> InputError:
+        """The error to raise where the op does not accept the call.
+
+        Args:
+            argument: name of the input, attribute or output at fault.
+            fault: what is wrong with it, as the rest of the first line.
+            evidence: what shows it, a line each.
+            do: what to do, the last line.
+        """
+        op = self.manifest.id
+        lines = [f"{op}: {argument}: {fault}", *(f"  {line}" for line in evidence), do]
+        return InputError("\n".join(lines), op=op, argument=argument)
 
     @property
     def _key(self) -> tuple[object, ...]:

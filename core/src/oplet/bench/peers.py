@@ -12,7 +12,8 @@ import attrs as records
 import numpy as np
 
 from oplet.bench.meter import copies_past_caches, runs_to_time
-from oplet.errors import InputError
+from oplet.errors import InputError, PluginContractError
+from oplet.loading import raised
 from oplet.op import Op
 from oplet.request import Request
 
@@ -43,15 +44,25 @@ Build = Callable[[PeerCase], Peer]
 
 
 def known_to(op: Op) -> Mapping[str, Build]:
-    """Every peer of an op: those of core, and those of the op folder's peers.py (`PEERS = {name: build}`)."""
+    """Every peer of an op: those of core, and those of the op folder's peers.py (`PEERS = {name: build}`).
+
+    Raises:
+        PluginContractError: peers.py cannot be imported, or has no such mapping.
+    """
     known: dict[str, Build] = {"numpy": _numpy_peer, "onnxruntime": _onnxruntime_peer}
     package = f"{op.module}.peers"
     try:
-        known.update(importlib.import_module(package).PEERS)
-    except ModuleNotFoundError as error:
-        if error.name not in (package, op.module):
-            raise
-    return known
+        return {**known, **importlib.import_module(package).PEERS}
+    except Exception as error:  # a plugin's module may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name in (package, op.module):
+            return known
+        raise PluginContractError(
+            f"{op.id}: peers.py cannot be used: {raised(error, op.module)}\n"
+            "it has to have PEERS = {name: function}; what only a peer needs is imported in its function",
+            op=op.id,
+            dist=op.dist,
+            version=op.version,
+        ) from error
 
 
 def builders_of(op: Op, names: Sequence[str]) -> dict[str, Build]:

@@ -13,9 +13,9 @@ def output(request: oplet.Request) -> oplet.TensorSpec:
     """
     x = request.inputs["X"]
     if not x.rank or x.shape[-1] % 2:
-        raise oplet.InputError(
-            f"com.acme.Swiglu: X: its shape {x.shape} has no last dimension of even length\n"
-            "pass gate and value side by side: np.concatenate([gate, value], axis=-1)",
-            argument="X",
+        raise request.refusal(
+            "X",
+            f"its shape {x.shape} has no last dimension of even length",
+            do="pass gate and value side by side: np.concatenate([gate, value], axis=-1)",
         )
     return oplet.TensorSpec((*x.shape[:-1], x.shape[-1] // 2), x.dtype)

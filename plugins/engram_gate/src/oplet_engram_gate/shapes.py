@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import attrs
 import numpy as np
 import oplet
 from oplet.request import shape_text
 
-_OP = "com.microsoft.EngramGate"
 _SCALES = ("keyNormScaleT", "queryNormScaleT", "convNormScaleT")
 
 
@@ -58,7 +55,7 @@ class Rows:
         for name, (words, shape) in expected.items():
             spec = request.inputs.get(name)
             if spec is not None and spec.shape != shape:
-                _refuse(
+                raise request.refusal(
                     name,
                     f"{shape_text(spec.shape)} is not {words}, {shape_text(shape)}",
                     f"keyT {key}: (batch_size, sequence_length, hc_mult, hidden_size)",
@@ -66,7 +63,7 @@ class Rows:
                     do=f"pass {name} as {shape_text(shape)}; nothing is broadcast",
                 )
         if "gatedValueNormedT" in request.outputs and "convNormScaleT" not in request.inputs:
-            _refuse(
+            raise request.refusal(
                 "convNormScaleT",
                 "is needed for the output gatedValueNormedT and was not given",
                 do=f"pass convNormScaleT as {shape_text((streams, hidden))}, or ask for outputT alone",
@@ -78,8 +75,3 @@ class Rows:
             hidden=hidden,
             epsilon=np.float32(request.attrs["epsilon"]),
         )
-
-
-def _refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{_OP}: {argument}: {what}{lines}\n{do}", op=_OP, argument=argument)
