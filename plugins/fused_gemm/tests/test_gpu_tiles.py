@@ -41,8 +41,8 @@ def variants() -> list[oplet.Variant]:
 
 @pytest.fixture(scope="module", params=[None, "floor"], ids=["most", "floor"])
 def registry(request: pytest.FixtureRequest) -> oplet.Registry:
-    """At the floor a tile that needs more invocations than every device has does not compile, nor on Dawn one that needs
-    more workgroup memory; wgpu leaves that unchecked.
+    """At the floor a tile that needs more invocations than every device has does not compile; nor, on Dawn, one that
+    needs more workgroup memory, which wgpu leaves unchecked.
 
     Without subgroup matrices: a software driver takes minutes to compile the tiles that a card has for them, and their
     template is the same one that the conformance cases run.
