@@ -71,12 +71,13 @@ def _readmes() -> dict[str, str]:
 
 def index(ops: Sequence[Op]) -> str:
     """The page that lists the ops."""
-    rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`pip install {op.dist}`") for op in ops]
+    rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`{op.dist}`") for op in ops]
     names = "\n".join(f"{_file(op)} <{_file(op)}>" for op in ops)  # the domain would not fit beside the page
     return (
-        "# Ops\n\nEach comes with the package beside it. Its page is made from its manifest, which is also what calls "
-        "are checked\nagainst; `oplet info OP` prints the same in a terminal.\n\n"
-        f"{_table(('op', 'what it computes', ''), rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+        "# Ops\n\nEach comes with the package beside it; [install](../install.md) says how to get them. Its page is made\n"
+        "from its manifest, which is also what calls are checked against; `oplet info OP` prints the same in a "
+        "terminal.\n\n"
+        f"{_table(('op', 'what it computes', 'package'), rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
 
 

@@ -66,10 +66,10 @@ def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
         ("COM.ACME.SCALE", "did you mean 'com.acme.Scale'?"),
         ("scale", "did you mean 'com.acme.Scale'?"),
         ("org.other.Scale", "did you mean 'com.acme.Scale'?"),
-        ("com.acme.Gate", "pip install oplet-acme-gate"),
-        ("com.microsoft.FusedGemm", "pip install oplet-fused-gemm"),
-        ("org.example.PackedMHA", "pip install oplet-example-packed-mha"),
-        ("org.example.nn.RMSNorm_2", "pip install oplet-nn-rms-norm-2"),
+        ("com.acme.Gate", "install its package, by convention: pip install oplet-acme-gate"),
+        ("com.microsoft.FusedGemm", "install its package, by convention: pip install oplet-fused-gemm"),
+        ("org.example.PackedMHA", "install its package, by convention: pip install oplet-example-packed-mha"),
+        ("org.example.nn.RMSNorm_2", "install its package, by convention: pip install oplet-nn-rms-norm-2"),
     ],
 )
 def test_an_unknown_op(op: str, last: str) -> None:
