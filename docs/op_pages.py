@@ -74,8 +74,8 @@ def index(ops: Sequence[Op]) -> str:
     rows = [(f"[{op.id}]({_file(op)}.md)", op.manifest.summary, f"`{op.dist}`") for op in ops]
     names = "\n".join(f"{_file(op)} <{_file(op)}>" for op in ops)  # the domain would not fit beside the page
     return (
-        "# Ops\n\nEach comes with the package beside it; [install](../install.md) says how to get them. Its page is made\n"
-        "from its manifest, which is also what calls are checked against; `oplet info OP` prints the same in a "
+        "# Ops\n\nEach comes with the package beside it; [install](../install.md) says how to get them. Its page is\n"
+        "made from its manifest, which is also what calls are checked against; `oplet info OP` prints the same in a\n"
         "terminal.\n\n"
         f"{_table(('op', 'what it computes', 'package'), rows)}\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     )
