@@ -20,21 +20,21 @@ class Tile:
         lanes: invocations that share rows.
         groups: of so many lanes, in a workgroup.
         rows: queries of a group, a multiple of 4.
-        depth: columns of a product's factors in memory at a time.
-        unroll: of these, in the body of the innermost loop.
+        depth: columns of a product's factors in memory at a time, and in the unrolled product.
         key_panels: scores of a lane and row, in vec4.
         value_panels: of the output of a lane and row, in vec4.
         staged: panels in memory at a time.
+        paired: whether neighbours in a subgroup are of two groups.
     """
 
     lanes: int
     groups: int
     rows: int
     depth: int
-    unroll: int
     key_panels: int
     value_panels: int
     staged: int
+    paired: bool
 
     @property
     def queries(self) -> int:
@@ -43,17 +43,20 @@ class Tile:
 
     def storage(self, *, subgroups: bool) -> int:
         """Bytes of workgroup memory."""
-        left = self.queries * self.depth * 4
-        panels = self.staged * self.depth * self.lanes * 16
-        exchange = 0 if subgroups else self.queries * self.lanes * 4
-        return left + panels + exchange
+        columns = self.depth // 4
+        # Blocks of four columns or rows, each padded by up to 8 vec4.
+        blocks = columns * sum(4 * width + 8 for width in (self.queries // 4, self.staged * self.lanes))
+        exchange = 0 if subgroups else self.groups * self.lanes
+        schedule = 4 * self.groups * self.lanes + 12
+        return 16 * (blocks + exchange) + schedule
 
     def fits(self, caps: oplet.Capabilities, *, subgroups: bool) -> bool:
         """Whether a device can run it."""
+        together = 2 * self.lanes if self.paired else self.lanes
         return (
             self.groups * self.lanes <= caps.limits["maxComputeInvocationsPerWorkgroup"]
             and self.storage(subgroups=subgroups) <= caps.limits["maxComputeWorkgroupStorageSize"]
-            and (not subgroups or self.lanes <= caps.subgroup_size)
+            and (not subgroups or together <= caps.subgroup_size)
         )
 
 
@@ -67,22 +70,22 @@ def choose_tile(value_size: int, caps: oplet.Capabilities, *, subgroups: bool) -
 def gpu_tiles(value_size: int) -> tuple[Tile, Tile]:
     """The tiles for GPUs, the faster one first.
 
-    What limits them is workgroup memory: its size, which decides how many workgroups a core can hold, and its
-    bandwidth, which wants many rows and columns in registers. A lane of the first tile holds 4 × 8 scores and
-    4 × 8 of the output, of the second 8 × 4 and, for wide values, 8 × 8. More in registers was slower.
+    What limits them is workgroup memory, its size and its bandwidth, and registers: few of each let a core hold
+    many workgroups, many of them let a lane use what it loads more often. A lane of the first tile holds 4 × 8
+    scores and 4 × 8 of the output, of the second 8 × 8 and, for wide values, 8 × 8.
     """
-    narrow = _tile(value_size, lanes=8, groups=16, most_rows=4, depth=32, unroll=32, key_panels=2)
-    wide = _tile(value_size, lanes=16, groups=8, most_rows=8, depth=16, unroll=16, key_panels=1)
+    narrow = _tile(value_size, lanes=8, groups=16, most_rows=4, depth=16, key_panels=2, paired=True)
+    wide = _tile(value_size, lanes=16, groups=8, most_rows=8, depth=16, key_panels=2)
     return (narrow, wide) if value_size <= 64 else (wide, narrow)
 
 
 def software_tile(value_size: int) -> Tile:
     """The tile for software drivers."""
-    return _tile(value_size, lanes=4, groups=4, most_rows=4, depth=16, unroll=1, key_panels=1)
+    return _tile(value_size, lanes=4, groups=4, most_rows=4, depth=4, key_panels=1)
 
 
 def _tile(
-    value_size: int, *, lanes: int, groups: int, most_rows: int, depth: int, unroll: int, key_panels: int
+    value_size: int, *, lanes: int, groups: int, most_rows: int, depth: int, key_panels: int, paired: bool = False
 ) -> Tile:
     value_panels = -(-value_size // (4 * lanes))
     return Tile(
@@ -90,8 +93,8 @@ def _tile(
         groups=groups,
         rows=most_rows if most_rows * value_panels <= _ACCUMULATORS else 4,
         depth=depth,
-        unroll=unroll,
         key_panels=key_panels,
         value_panels=value_panels,
         staged=max(key_panels, min(value_panels, 2)),
+        paired=paired,
     )

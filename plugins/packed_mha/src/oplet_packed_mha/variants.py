@@ -15,9 +15,11 @@ from oplet_packed_mha.shapes import Attention
 from oplet_packed_mha.tiles import MAX_HEAD_SIZE, choose_tile
 
 #: mean tokens of a sequence under which a tile of queries reuses too little of what it loads
-MIN_REUSE = 4
+MIN_REUSE = 6
 
 _SCALARS = {"float32": "f32", "float16": "f16"}
+#: four elements of queries, keys and values, as tiles load them
+_LOADED = {"float32": "vec4<f32>", "float16": "vec2<u32>"}
 
 Plan = Callable[["Form", oplet.Request, oplet.Capabilities], Sequence[oplet.Launch]]
 Reason = Callable[[Attention, oplet.Capabilities], str | None]
@@ -97,14 +99,16 @@ def _plan_flash(
     tile = choose_tile(attention.value_size, caps, subgroups=subgroups)
     if not attention.output.size or tile is None:
         return []
+    # Whether the columns of a head come in full chunks, in vec4.
+    whole = attention.head_size % tile.depth == 0
     return [
         oplet.Launch(
             "flash.wgsl.jinja",
             # A sequence has at most length / rows + 1 tiles; see `first_slot` in the template.
             (attention.tokens // tile.queries + attention.batch) * attention.heads,
-            context={**_context(form, attention), **attrs.asdict(tile), "subgroups": subgroups},
+            context={**_context(form, attention), **attrs.asdict(tile), "subgroups": subgroups, "whole": whole},
             params=_params(attention, unit=4),
-            bindings=_bindings(form, attention, unit=4),
+            bindings=_bindings(form, attention, unit=4, loaded=_LOADED[attention.dtype]),
             operations=attention.operations,
         )
     ]
@@ -122,7 +126,7 @@ def _plan_serial(form: Form, request: oplet.Request, caps: oplet.Capabilities) -
             attention.tokens * attention.heads,
             context={**_context(form, attention), "lanes": lanes, "head_limit": MAX_HEAD_SIZE},
             params=_params(attention, unit=1),
-            bindings=_bindings(form, attention, unit=1),
+            bindings=_bindings(form, attention, unit=1, loaded=_SCALARS[attention.dtype]),
             operations=attention.operations,
         )
     ]
@@ -186,13 +190,13 @@ def _params(attention: Attention, *, unit: int) -> dict[str, np.uint32 | np.floa
     return params
 
 
-def _bindings(form: Form, attention: Attention, *, unit: int) -> list[oplet.Binding]:
+def _bindings(form: Form, attention: Attention, *, unit: int, loaded: str) -> list[oplet.Binding]:
     scalar = _SCALARS[attention.dtype]
     element = f"vec{unit}<{scalar}>" if unit > 1 else scalar
-    bindings = [oplet.Binding("query", "queryT", "read", element)]
+    bindings = [oplet.Binding("query", "queryT", "read", loaded)]
     if not form.packed:
-        bindings.append(oplet.Binding("key", "keyT", "read", element))
-        bindings.append(oplet.Binding("value", "valueT", "read", element))
+        bindings.append(oplet.Binding("key", "keyT", "read", loaded))
+        bindings.append(oplet.Binding("value", "valueT", "read", loaded))
     if form.bias:
         bindings.append(oplet.Binding("bias", "biasT", "read", element))
     bindings.append(oplet.Binding("cumulative", "cumulativeSequenceLengthT", "read", "i32"))
