@@ -112,7 +112,13 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     if spec.size:
         bound = launches.buffers(request, delta, _PREPARE_TENSORS, {"chunks": (spec, "f32")})
         prepare = tiling.slots(delta) * delta.hq
-        steps.append(oplet.Launch("chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch))
+        # Products of keys with keys and queries, and a triangle solved for each value head.
+        operations = prepare * tiling.chunk**2 * (2 * delta.dk + delta.hv // delta.hq * tiling.chunk)
+        steps.append(
+            oplet.Launch(
+                "chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch, operations
+            )
+        )
     bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, "vec4<f32>")})
     choices |= {
         "width": tiling.width,
@@ -120,7 +126,8 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
         "hop": 4 if caps.subgroup_size >= 16 else 1,
         "pieces": tiling.pieces,
     }
-    steps.append(oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch))
+    scan = oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch)
+    steps += launches.walk(delta, scan, recurrences)
     if delta.ragged:
         steps += recurrent.plan(request, caps, subgroups=subgroups, only_disorder=True)
     return steps

@@ -40,6 +40,10 @@ MOST_HEAD_SIZE = 256
 #: what is bound in place of absent inputs: as much as one element of any type
 _ABSENT = oplet.TensorSpec((4,), "float32")
 
+#: tokens of a request that a launch walks over, at most: one after the other, they take a slow device some 50 ms. A
+#: multiple of every chunk.
+STRETCH = 1 << 14
+
 #: invocations of a workgroup of precompute_gates
 _GATES_WORKGROUP = 64
 
@@ -181,6 +185,36 @@ def gates(request: oplet.Request, delta: Delta) -> tuple[oplet.Launch | None, di
         bound.scratch,
     )
     return launch, own
+
+
+def walk(delta: Delta, launch: oplet.Launch, recurrences: int) -> list[oplet.Launch]:
+    """A launch that walks over requests, as several where these are long.
+
+    Core splits what is long by workgroups, and each workgroup here walks over all of its request.
+
+    Args:
+        delta: the call.
+        launch: the whole.
+        recurrences: those of its workgroups that walk; the others come after them.
+    """
+    # The state is decayed, asked what it holds, written to and read from.
+    operations = 3 * min(delta.tokens, delta.batch * STRETCH) * delta.hv * delta.dv * delta.dk
+    if delta.longest <= STRETCH:
+        return [attrs.evolve(launch, context={**launch.context, "stretches": False}, operations=operations)]
+    return [
+        attrs.evolve(
+            launch,
+            workgroups=recurrences if first else launch.workgroups,
+            context={**launch.context, "stretches": True},
+            params={
+                **launch.params,
+                "stretch_first": np.uint32(first),
+                "stretch_last": np.uint32(first + STRETCH),
+            },
+            operations=operations,
+        )
+        for first in range(0, delta.longest, STRETCH)
+    ]
 
 
 def unfit(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:

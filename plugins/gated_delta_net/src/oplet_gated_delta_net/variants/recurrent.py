@@ -73,7 +73,8 @@ def plan(
         bound.bindings,
         bound.scratch,
     )
-    return [main] if fused or before is None else [before, main]
+    walk = launches.walk(delta, main, recurrences)
+    return walk if fused or before is None else [before, *walk]
 
 
 def rejects(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
