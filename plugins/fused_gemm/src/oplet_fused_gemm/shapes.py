@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import attrs
 import numpy as np
 import oplet
 from oplet.request import shape_text
 
 from oplet_fused_gemm.activations import ACTIVATIONS, Activation
-
-_OP = "com.microsoft.FusedGemm"
 
 
 @attrs.frozen
@@ -86,7 +82,7 @@ class Gemm:
         depth, n = reversed(b.shape) if trans_b else b.shape
         if depth != k:
             wanted = f"(N, {k})" if trans_b else f"({k}, N)"
-            _refuse(
+            raise request.refusal(
                 "B",
                 f"its K is {depth}, that of A is {k}",
                 f"A {a}, transA {int(trans_a)}: M {m}, K {k}",
@@ -96,7 +92,7 @@ class Gemm:
         beta = np.float32(request.attrs["beta"])
         c = None
         if "C" in request.inputs:
-            c = _broadcast(request.inputs["C"], m, n)
+            c = _broadcast(request, m, n)
         name = str(request.attrs["activation"] or "")
         activation = ACTIVATIONS[name]
         return cls(
@@ -114,19 +110,15 @@ class Gemm:
         )
 
 
-def _broadcast(c: oplet.TensorSpec, m: int, n: int) -> tuple[int, int]:
+def _broadcast(request: oplet.Request, m: int, n: int) -> tuple[int, int]:
+    c = request.inputs["C"]
     rows, columns = (1,) * (2 - c.rank) + c.shape if c.rank <= 2 else (-1, -1)
     if rows not in (1, m) or columns not in (1, n):
         do = f"for a column pass C.reshape({m}, 1)" if c.shape == (m,) else "reshape C to one of these"
-        _refuse(
+        raise request.refusal(
             "C",
             f"{shape_text(c.shape)} does not broadcast to (M, N) = ({m}, {n})",
             f"allowed: (), (1,), ({n},), (1, 1), (1, {n}), ({m}, 1), ({m}, {n})",
             do=do,
         )
     return (0 if rows == 1 else columns), (0 if columns == 1 else 1)
-
-
-def _refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{_OP}: {argument}: {what}{lines}\n{do}", op=_OP, argument=argument)

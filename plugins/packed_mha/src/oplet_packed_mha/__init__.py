@@ -30,7 +30,7 @@ def infer(request: oplet.Request) -> dict[str, oplet.TensorSpec]:
 @oplet.hookimpl
 def check(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> None:
     """Refuses a malformed schedule, naming the entry."""
-    check_schedule(Attention.of(request), arrays)
+    check_schedule(request, arrays)
 
 
 @oplet.hookimpl

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import oplet
 
-from oplet_packed_mha.shapes import Attention, refuse
+from oplet_packed_mha.shapes import Attention
 
 
-def check_schedule(attention: Attention, arrays: Mapping[str, np.ndarray]) -> None:
+def check_schedule(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> None:
     """Refuses a schedule that does not fit, naming its first wrong entry.
 
     Only arrays are looked at: what lives on the device is never read back, and the kernels clamp it.
@@ -17,24 +18,27 @@ def check_schedule(attention: Attention, arrays: Mapping[str, np.ndarray]) -> No
     Raises:
         InputError: naming the argument and the entry.
     """
+    attention = Attention.of(request)
     if "cumulativeSequenceLengthT" in arrays:
-        _check_cumulative(attention, arrays["cumulativeSequenceLengthT"])
+        _check_cumulative(request, attention, arrays["cumulativeSequenceLengthT"])
     if "tokenOffsetT" in arrays:
-        _check_offsets(attention, arrays["tokenOffsetT"])
+        _check_offsets(request, attention, arrays["tokenOffsetT"])
 
 
-def _check_cumulative(attention: Attention, cumulative: np.ndarray) -> None:
+def _check_cumulative(request: oplet.Request, attention: Attention, cumulative: np.ndarray) -> None:
     name = "cumulativeSequenceLengthT"
     if cumulative[0] != 0:
-        refuse(name, f"entry 0 is {cumulative[0]}, not 0", do="begin the prefix sums with 0")
+        raise request.refusal(name, f"entry 0 is {cumulative[0]}, not 0", do="begin the prefix sums with 0")
     lengths = np.diff(cumulative.astype(np.int64))
     wrong = np.flatnonzero((lengths < 0) | (lengths > attention.length))
     if wrong.size:
         entry = int(wrong[0]) + 1
         before, after = cumulative[entry - 1], cumulative[entry]
         if after < before:
-            refuse(name, f"entry {entry} is {after}, less than entry {entry - 1}, {before}", do="sums never decrease")
-        refuse(
+            raise request.refusal(
+                name, f"entry {entry} is {after}, less than entry {entry - 1}, {before}", do="sums never decrease"
+            )
+        raise request.refusal(
             name,
             f"entry {entry} is {after}: sequence {entry - 1} has {after - before} tokens",
             f"entry {entry - 1} is {before}; a padded sequence of tokenOffsetT has {attention.length} places",
@@ -42,7 +46,7 @@ def _check_cumulative(attention: Attention, cumulative: np.ndarray) -> None:
         )
     if cumulative[-1] != attention.tokens:
         entry = len(cumulative) - 1
-        refuse(
+        raise request.refusal(
             name,
             f"entry {entry}, the last, is {cumulative[-1]}",
             f"queryT has {attention.tokens} tokens",
@@ -50,13 +54,13 @@ def _check_cumulative(attention: Attention, cumulative: np.ndarray) -> None:
         )
 
 
-def _check_offsets(attention: Attention, offsets: np.ndarray) -> None:
+def _check_offsets(request: oplet.Request, attention: Attention, offsets: np.ndarray) -> None:
     places = attention.batch * attention.length
     used = offsets.reshape(-1)[: attention.tokens]
     wrong = np.flatnonzero((used < 0) | (used >= places))
     if wrong.size:
         entry = int(wrong[0])
-        refuse(
+        raise request.refusal(
             "tokenOffsetT",
             f"entry {entry} is {used[entry]}, outside the padded grid",
             f"({attention.batch}, {attention.length}) holds the places 0 to {places - 1}",

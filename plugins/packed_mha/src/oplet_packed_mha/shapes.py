@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import cast
 
 import attrs
 import numpy as np
 import oplet
-
-OP = "com.microsoft.PackedMultiHeadAttention"
 
 
 @attrs.frozen
@@ -61,17 +59,19 @@ class Attention:
         query = request.inputs["queryT"].shape
         heads = cast("int", request.attrs["num_heads"])
         if heads < 1:
-            refuse("num_heads", f"{heads} is not a number of heads", do="pass the number of heads, at least 1")
+            raise request.refusal(
+                "num_heads", f"{heads} is not a number of heads", do="pass the number of heads, at least 1"
+            )
         packed = _is_packed(request)
         if packed:
-            head_size = value_size = _packed_head_size(query, heads)
+            head_size = value_size = _packed_head_size(request, query, heads)
         else:
             head_size, value_size = _separate_head_sizes(request, query, heads)
         tokens = query[0]
         batch, length = _schedule(request, tokens)
         hidden, value_hidden = heads * head_size, heads * value_size
         if "biasT" in request.inputs and request.inputs["biasT"].shape != (2 * hidden + value_hidden,):
-            refuse(
+            raise request.refusal(
                 "biasT",
                 f"{request.inputs['biasT'].shape} is not ({2 * hidden + value_hidden},)",
                 f"blocks: query {hidden}, key {hidden}, value {value_hidden}",
@@ -97,9 +97,9 @@ def _is_packed(request: oplet.Request) -> bool:
     rank = request.inputs["queryT"].rank
     if len(given) == 1:
         missing = "valueT" if given == ["keyT"] else "keyT"
-        refuse(missing, f"was not given, and {given[0]} was", do=f"pass {missing} too, or neither")
+        raise request.refusal(missing, f"was not given, and {given[0]} was", do=f"pass {missing} too, or neither")
     if rank != (2 if given else 4):
-        refuse(
+        raise request.refusal(
             "queryT",
             f"has rank {rank}, and keyT and valueT are {'given' if given else 'absent'}",
             "packed: queryT (token_count, num_heads, 3, head_size) alone",
@@ -109,9 +109,9 @@ def _is_packed(request: oplet.Request) -> bool:
     return not given
 
 
-def _packed_head_size(query: tuple[int, ...], heads: int) -> int:
+def _packed_head_size(request: oplet.Request, query: tuple[int, ...], heads: int) -> int:
     if query[1:3] != (heads, 3) or query[3] < 1:
-        refuse(
+        raise request.refusal(
             "queryT",
             f"{query} is not (token_count, {heads}, 3, head_size)",
             f"num_heads {heads}; query, key and value of a head lie side by side",
@@ -123,12 +123,16 @@ def _packed_head_size(query: tuple[int, ...], heads: int) -> int:
 def _separate_head_sizes(request: oplet.Request, query: tuple[int, ...], heads: int) -> tuple[int, int]:
     key, value = request.inputs["keyT"].shape, request.inputs["valueT"].shape
     if key != query:
-        refuse("keyT", f"{key} differs from queryT {query}", do="self-attention has one key for each query")
+        raise request.refusal(
+            "keyT", f"{key} differs from queryT {query}", do="self-attention has one key for each query"
+        )
     if value[0] != query[0]:
-        refuse("valueT", f"has {value[0]} tokens, and queryT {query[0]}", do="pass one value for each token")
+        raise request.refusal(
+            "valueT", f"has {value[0]} tokens, and queryT {query[0]}", do="pass one value for each token"
+        )
     for name, hidden in (("queryT", query[1]), ("valueT", value[1])):
         if hidden < 1 or hidden % heads:
-            refuse(
+            raise request.refusal(
                 name,
                 f"its {hidden} columns cannot be divided among {heads} heads",
                 f"num_heads {heads}, {name} {request.inputs[name].shape}",
@@ -141,14 +145,14 @@ def _schedule(request: oplet.Request, tokens: int) -> tuple[int, int]:
     batch, length = request.inputs["tokenOffsetT"].shape
     cumulative = request.inputs["cumulativeSequenceLengthT"].shape
     if cumulative != (batch + 1,):
-        refuse(
+        raise request.refusal(
             "cumulativeSequenceLengthT",
             f"{cumulative} is not ({batch + 1},)",
             f"tokenOffsetT ({batch}, {length}) tells of {batch} sequences",
             do="pass batch_size + 1 prefix sums",
         )
     if tokens > batch * length:
-        refuse(
+        raise request.refusal(
             "tokenOffsetT",
             f"({batch}, {length}) has no room for {tokens} tokens",
             f"it holds {batch * length} places, and queryT has {tokens} tokens",
@@ -162,7 +166,7 @@ def _attention_bias(request: oplet.Request, batch: int, heads: int, length: int)
         return None
     shape = request.inputs["attentionBiasT"].shape
     if shape[0] not in (1, batch) or shape[1] not in (1, heads) or shape[2:] != (length, length):
-        refuse(
+        raise request.refusal(
             "attentionBiasT",
             f"{shape} is not ({batch} or 1, {heads} or 1, {length}, {length})",
             f"batch_size {batch} and sequence_length {length} are those of tokenOffsetT, num_heads {heads}",
@@ -175,9 +179,3 @@ def _scale(request: oplet.Request, head_size: int) -> np.float32:
     with np.errstate(over="ignore"):
         stored = np.float32(cast("float | None", request.attrs["scale"]) or 0)
     return stored if stored != 0 else np.float32(1 / np.sqrt(head_size))
-
-
-def refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    """Raises an InputError: what is wrong with the argument, the evidence, what to do."""
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{OP}: {argument}: {what}{lines}\n{do}", op=OP, argument=argument)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import attrs
 import numpy as np
 import oplet
 from oplet.request import shape_text
-
-_OP = "com.microsoft.GatedRMSNorm"
 
 
 @attrs.frozen
@@ -40,11 +36,11 @@ class Groups:
         x, scale, gate = (request.inputs[name] for name in ("X", "scale", "gate"))
         (width,) = scale.shape
         if not width:
-            _refuse("scale", "has no element", do="pass a weight for each element of a group")
+            raise request.refusal("scale", "has no element", do="pass a weight for each element of a group")
         if not x.rank:
-            _refuse("X", "is a scalar", do="pass a tensor of rank 1 or more")
+            raise request.refusal("X", "is a scalar", do="pass a tensor of rank 1 or more")
         if x.shape[-1] % width:
-            _refuse(
+            raise request.refusal(
                 "X",
                 f"its last dimension, {x.shape[-1]}, is not a multiple of {width}, the length of scale",
                 f"X {x}",
@@ -52,17 +48,19 @@ class Groups:
                 do="pass whole groups of as many elements as scale has",
             )
         if gate.shape != x.shape:
-            _refuse(
+            raise request.refusal(
                 "gate",
                 f"{shape_text(gate.shape)} is not X's shape, {shape_text(x.shape)}",
                 do="pass a gate for each element of X; nothing is broadcast",
             )
         if x.size >= 1 << 32:
-            _refuse("X", f"has {x.size} elements; WGSL counts to 2^32", do="split the call")
+            raise request.refusal("X", f"has {x.size} elements; WGSL counts to 2^32", do="split the call")
         with np.errstate(over="ignore"):
             epsilon = np.float32(request.attrs["epsilon"])
         if not epsilon >= 0:
-            _refuse("epsilon", f"{request.attrs['epsilon']} is not a number of at least 0", do="pass 0 or more")
+            raise request.refusal(
+                "epsilon", f"{request.attrs['epsilon']} is not a number of at least 0", do="pass 0 or more"
+            )
         return cls(
             dtype=x.dtype,
             count=x.size // width,
@@ -70,8 +68,3 @@ class Groups:
             silu=request.attrs["activation"] != "sigmoid",
             epsilon=epsilon,
         )
-
-
-def _refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{_OP}: {argument}: {what}{lines}\n{do}", op=_OP, argument=argument)

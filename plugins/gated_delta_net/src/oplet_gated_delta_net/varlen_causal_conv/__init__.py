@@ -30,7 +30,7 @@ def infer(request: oplet.Request) -> Mapping[str, oplet.TensorSpec]:
 def check(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> None:
     """Refuses sequences that do not divide the tokens, naming the entry."""
     if "cumulative_sequence_length" in arrays:
-        Convolution.of(request).check_bounds(arrays["cumulative_sequence_length"])
+        Convolution.of(request).check_bounds(request, arrays["cumulative_sequence_length"])
 
 
 @oplet.hookimpl

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn, cast
+from typing import cast
 
 import attrs
 import numpy as np
 import oplet
 from oplet.request import shape_text
-
-_OP = "com.microsoft.VarlenCausalConvWithState"
 
 #: most places that state_update may have for a sequence
 _MOST_CAPTURED = 8
@@ -61,10 +59,12 @@ class Convolution:
         taps = _taps(request, channels)
         dilation = cast("int", request.attrs["dilation"])
         if dilation < 1:
-            _refuse("dilation", f"{dilation} is less than 1", do="pass the tokens from one tap to the next")
+            raise request.refusal(
+                "dilation", f"{dilation} is less than 1", do="pass the tokens from one tap to the next"
+            )
         batch = request.inputs["cumulative_sequence_length"].shape[0] - 1
         if batch < 0 or (batch == 0 and tokens > 0):
-            _refuse(
+            raise request.refusal(
                 "cumulative_sequence_length",
                 f"{batch + 1} entries tell of no sequence, and input has {tokens} tokens",
                 do="pass batch_size + 1 prefix sums, from 0 to the number of tokens",
@@ -78,7 +78,7 @@ class Convolution:
         for name, (words, shape) in expected.items():
             spec = request.inputs.get(name)
             if spec is not None and spec.shape != shape:
-                _refuse(
+                raise request.refusal(
                     name,
                     f"{shape_text(spec.shape)} is not {words}, {shape_text(shape)}",
                     f"batch_size {batch}, channels {channels}, kernel_size {taps}, dilation {dilation}",
@@ -93,7 +93,7 @@ class Convolution:
         }
         for name, spec in {**request.inputs, **specs}.items():
             if spec.size >= 1 << 32:
-                _refuse(name, f"has {spec.size} elements; WGSL counts to 2^32", do="split the call")
+                raise request.refusal(name, f"has {spec.size} elements; WGSL counts to 2^32", do="split the call")
         return cls(
             dtype=dtype,
             tokens=tokens,
@@ -107,7 +107,7 @@ class Convolution:
             outputs={name: specs[name] for name in request.outputs},
         )
 
-    def check_bounds(self, cumulative: np.ndarray) -> None:
+    def check_bounds(self, request: oplet.Request, cumulative: np.ndarray) -> None:
         """Looks at the values of cumulative_sequence_length.
 
         Raises:
@@ -115,17 +115,17 @@ class Convolution:
         """
         name = "cumulative_sequence_length"
         if cumulative[0] != 0:
-            _refuse(name, f"entry 0 is {cumulative[0]}, not 0", do="begin the prefix sums with 0")
+            raise request.refusal(name, f"entry 0 is {cumulative[0]}, not 0", do="begin the prefix sums with 0")
         falling = np.flatnonzero(cumulative[1:] < cumulative[:-1])
         if falling.size:
             entry = int(falling[0]) + 1
-            _refuse(
+            raise request.refusal(
                 name,
                 f"entry {entry} is {cumulative[entry]}, less than entry {entry - 1}, {cumulative[entry - 1]}",
                 do="prefix sums of lengths never decrease",
             )
         if cumulative[-1] != self.tokens:
-            _refuse(
+            raise request.refusal(
                 name,
                 f"entry {self.batch}, the last, is {cumulative[-1]}",
                 f"input has {self.tokens} tokens",
@@ -136,7 +136,7 @@ class Convolution:
 def _refuse_changing_taps(request: oplet.Request) -> None:
     for name in ("kernel_delta", "previous_mask"):
         if name in request.inputs:
-            _refuse(
+            raise request.refusal(
                 name,
                 "taps that change from token to token are not supported",
                 "onnxruntime has this mode on CUDA only; it rounds between its steps, which these kernels do not",
@@ -147,7 +147,7 @@ def _refuse_changing_taps(request: oplet.Request) -> None:
 def _taps(request: oplet.Request, channels: int) -> int:
     weight = request.inputs["weight"].shape
     if weight[:2] != (channels, 1) or weight[2] < 1:
-        _refuse(
+        raise request.refusal(
             "weight",
             f"{shape_text(weight)} is not (channels, 1, kernel_size), ({channels}, 1, 1 or more)",
             f"input {request.inputs['input']}: (total_tokens, channels)",
@@ -159,32 +159,27 @@ def _taps(request: oplet.Request, channels: int) -> int:
 def _capacity(request: oplet.Request) -> int:
     capacity = cast("int", request.attrs["state_update_capacity"])
     if not 0 <= capacity <= _MOST_CAPTURED:
-        _refuse(
+        raise request.refusal(
             "state_update_capacity",
             f"{capacity} is not from 0 to {_MOST_CAPTURED}",
             do="pass how many tokens of each sequence state_update has room for",
         )
     if capacity and "capture_count" not in request.inputs:
-        _refuse(
+        raise request.refusal(
             "capture_count",
             f"was not given, and state_update_capacity is {capacity}",
             do="pass how many tokens of each sequence to capture",
         )
     if not capacity and "capture_count" in request.inputs:
-        _refuse(
+        raise request.refusal(
             "capture_count",
             "was given, and state_update_capacity is 0",
             do="set state_update_capacity, or leave it out",
         )
     if not capacity and "state_update" in request.outputs:
-        _refuse(
+        raise request.refusal(
             "state_update",
             "was asked for, and state_update_capacity is 0",
             do="set state_update_capacity and pass capture_count",
         )
     return capacity
-
-
-def _refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{_OP}: {argument}: {what}{lines}\n{do}", op=_OP, argument=argument)
