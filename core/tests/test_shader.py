@@ -169,7 +169,7 @@ def test_fold_leaves_small_launches_alone() -> None:
 @pytest.mark.parametrize("most", [1, 3, 8, 9, 20, 64, 100, 512])
 def test_ranges_hold_each_workgroup_once_whatever_is_folded(workgroups: int, most: int) -> None:
     seen = []
-    for first, count in ranges(workgroups, most, 8):
+    for first, count in ranges(workgroups, 10 * workgroups, 10 * most, 8):
         assert 1 <= count <= most
         surplus = range(first, first + math.prod(fold(count, 8)))  # what workgroup_index() gives, in any order
         seen += [index for index in surplus if index < workgroups]
@@ -177,9 +177,12 @@ def test_ranges_hold_each_workgroup_once_whatever_is_folded(workgroups: int, mos
 
 
 def test_ranges_are_about_equal_and_no_more_than_needed() -> None:
-    assert list(ranges(100, 100, 65535)) == [(0, 100)]
-    assert list(ranges(100, 99, 65535)) == [(0, 50), (50, 50)]
-    assert list(ranges(200_000, 199_999, 65535)) == [(0, 65535), (65535, 65535), (131070, 65535), (196605, 3395)]
+    assert list(ranges(100, 0, 1, 65535)) == [(0, 100)]
+    assert list(ranges(100, 700, 700, 65535)) == [(0, 100)]
+    assert list(ranges(100, 700, 699, 65535)) == [(0, 50), (50, 50)]
+    assert list(ranges(3, 700, 1, 65535)) == [(0, 1), (1, 1), (2, 1)], "a workgroup is not split"
+    rows = [(0, 65535), (65535, 65535), (131070, 65535), (196605, 3395)]
+    assert list(ranges(200_000, 200_000, 199_999, 65535)) == rows
 
 
 def test_param_bytes_are_the_fields_in_order_padded_to_16() -> None:

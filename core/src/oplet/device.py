@@ -20,7 +20,7 @@ from oplet.capabilities import Capabilities
 from oplet.errors import DeviceError, OpletError, OutOfMemoryError, ShaderError
 from oplet.pipelines import Pipeline, Pipelines
 from oplet.shader import fold, param_bytes, ranges
-from oplet.variant import Launch, Plan
+from oplet.variant import Plan
 from oplet.webgpu import COMPUTE, COPY_DST, COPY_SRC, QUERY_RESOLVE, UNIFORM, Implementation, api, tick_ns
 
 if TYPE_CHECKING:
@@ -267,7 +267,8 @@ class Device:
                     (names.index(binding.tensor), padded(specs[binding.tensor].nbytes or 16))
                     for binding in launch.bindings
                 )
-                for first, workgroups in self._dispatches(launch):
+                split = ranges(launch.workgroups, launch.operations, self.max_operations, self.max_row)
+                for first, workgroups in split:
                     grid = fold(workgroups, self.max_row)
                     data = param_bytes(launch.params, launch.workgroups, grid, first)
                     steps.append(
@@ -292,13 +293,6 @@ class Device:
             params=uniforms,
             steps=tuple(steps),
         )
-
-    def _dispatches(self, launch: Launch) -> Iterator[tuple[int, int]]:
-        """The first workgroup of each dispatch of a launch, and how many it has."""
-        most = launch.workgroups
-        if launch.operations > self.max_operations:
-            most = max(most * self.max_operations // launch.operations, 1)
-        return ranges(launch.workgroups, most, self.max_row)
 
     def run(self, program: Program, buffers: Sequence[Buffer | None]) -> None:
         """Submits a program, or records it where this context has a batch open.

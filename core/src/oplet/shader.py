@@ -56,21 +56,25 @@ def fold(workgroups: int, limit: int) -> tuple[int, int, int]:
     return x, y, -(-workgroups // (x * y))
 
 
-def ranges(workgroups: int, most: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Splits a launch into dispatches of at most `most` workgroups, all about equally many.
+def ranges(workgroups: int, operations: int, most: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Splits a launch into dispatches of at most `most` operations, but of a workgroup at least, all about equal.
 
     One that has to be folded is filled to the last row, unless it is the last one: no surplus workgroup of a
     dispatch has the number of a workgroup of the next.
 
     Args:
         workgroups: of the launch.
-        most: at least 1.
+        operations: of the launch.
+        most: operations of a dispatch.
         limit: of a dimension, as for `fold`.
 
     Yields:
         The first workgroup of each dispatch, and how many it has.
     """
-    count = -(-workgroups // -(-workgroups // most))
+    count = workgroups
+    if operations > most:
+        count = max(workgroups * most // operations, 1)
+        count = -(-workgroups // -(-workgroups // count))
     for row in (limit * limit, limit):
         if count > row:
             count -= count % row
