@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,32 +78,39 @@ def files(names: tuple[str, ...], count: int, seed: int, log: Path | None) -> No
     _finish(read_files, portions, log, timeout=600)
 
 
-def _finish(task: Callable[..., Report], portions: Iterable[Portion], log: Path | None, *, timeout: float) -> None:
+def _finish(task: Callable[..., Report], portions: Sequence[Portion], log: Path | None, *, timeout: float) -> None:
     """Runs the portions that the log does not have, and exits with what all of them tell."""
-    done = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log and log.exists() else []
-    known = {json.dumps(one["portion"], sort_keys=True): Report(**one["report"]) for one in done}
-    reports: list[tuple[Portion, Report]] = []
-    portions = list(portions)
+    known = dict(_logged(log)) if log and log.exists() else {}
+    reports: dict[str, list[Report]] = {}
     with Progress(console=Console(stderr=True)) as bar:
-        progress = bar.add_task(task.__name__, total=len(portions))
+        progress = bar.add_task("", total=len(portions))
         for portion in portions:
-            bar.update(progress, description=" ".join(map(str, portion.values())))
-            report = known.get(json.dumps(portion, sort_keys=True))
+            what = portion.get("op") or portion["kind"]
+            bar.update(progress, description=what)
+            report = known.get(_key(portion))
             if report is None:
                 report = run(task, timeout=timeout, **portion)
                 if log:
-                    line = json.dumps({"portion": portion, "report": attrs.asdict(report)})
                     with log.open("a", encoding="utf-8") as file:
-                        file.write(line + "\n")
-            reports.append((portion, report))
+                        file.write(json.dumps({"portion": portion, "report": attrs.asdict(report)}) + "\n")
+            reports.setdefault(what, []).append(report)
+            for finding in report.findings:
+                bar.console.print(f"{portion}\n{finding}", markup=False, highlight=False)
             bar.advance(progress)
-    for first in dict.fromkeys(str(next(iter(portion.values()))) for portion, _ in reports):
-        own = [report for portion, report in reports if str(next(iter(portion.values()))) == first]
-        click.echo(f"{first}: {Report.sum(own)}")
-    for portion, report in reports:
-        for finding in report.findings:
-            click.echo(f"\n{portion}\n{finding}")
-    sys.exit(1 if any(report.findings for _, report in reports) else 0)
+    totals = {what: Report.sum(own) for what, own in reports.items()}
+    for what, total in totals.items():
+        click.echo(f"{what}: {total}")
+    sys.exit(1 if any(total.findings for total in totals.values()) else 0)
+
+
+def _logged(log: Path) -> Iterator[tuple[str, Report]]:
+    for line in log.read_text("utf-8").splitlines():
+        one = json.loads(line)
+        yield _key(one["portion"]), Report(**one["report"])
+
+
+def _key(portion: Portion) -> str:
+    return json.dumps(portion, sort_keys=True)
 
 
 if __name__ == "__main__":

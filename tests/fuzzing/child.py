@@ -95,9 +95,14 @@ def _how_it_ended(status: int) -> str:
 
 
 def limit_memory(more: int) -> None:
-    """Lets this process allocate so many more bytes from now on, and not what a file or a shape may claim."""
+    """Lets this process allocate so many more bytes from now on, and not what a file or a shape may claim.
+
+    On Linux only, which alone tells what there is already.
+    """
     import resource
 
+    if sys.platform != "linux":
+        return
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
