@@ -158,7 +158,7 @@ def test_files_that_are_not_as_they_were_made(devices: Devices, install: Callabl
 
 def test_a_variant_that_never_ran_is_named_with_the_reasons(affine: Callable[..., Kit]) -> None:
     (told,) = checks.runs(affine(), variant="matrix", setup="bare")
-    assert told == NotRun("variant matrix", "needs the device feature subgroup-matrix (1 cases)")
+    assert told == NotRun("variant matrix", "needs the device feature subgroup-matrix (1 case)")
 
 
 def test_cases_that_nothing_serves_are_named_with_the_reasons(affine: Callable[..., Kit]) -> None:

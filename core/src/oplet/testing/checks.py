@@ -579,12 +579,15 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
                 yield from _split(kit, call, plan, setup)
     if not ran:
         alike = sorted(reasons.values(), key=lambda counts: -counts.total())
-        why = "; ".join(
-            f"{next(iter(counts))}{' and alike' if len(counts) > 1 else ''} ({counts.total()} cases)"
-            for counts in alike
-        )
-        yield NotRun(f"variant {variant}", why)
+        yield NotRun(f"variant {variant}", "; ".join(map(_counted, alike)))
     yield from indices(kit, variant=variant, setup=setup)
+
+
+def _counted(reasons: Counter[str]) -> str:
+    """Reasons of one form, by the first of them, and how many cases they are for."""
+    others = " and alike" if len(reasons) > 1 else ""
+    count = reasons.total()
+    return f"{next(iter(reasons))}{others} ({count} case{'s' if count > 1 else ''})"
 
 
 def _form(reason: str) -> str:
