@@ -105,7 +105,7 @@ def main() -> None:
 
     (pipeline,) = device.pipelines
     entries = [
-        {"binding": 0, "resource": {"buffer": gpu.create_buffer(size=16, usage=UNIFORM), "offset": 0, "size": 16}},
+        {"binding": 0, "resource": {"buffer": gpu.create_buffer(size=32, usage=UNIFORM), "offset": 0, "size": 32}},
         {"binding": 1, "resource": {"buffer": gpu.create_buffer(size=4096, usage=STORAGE), "offset": 0, "size": 4096}},
         {"binding": 2, "resource": {"buffer": gpu.create_buffer(size=4096, usage=STORAGE), "offset": 0, "size": 4096}},
     ]
