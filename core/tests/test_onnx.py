@@ -308,9 +308,21 @@ def test_what_an_op_refuses_at_run_names_its_node(registry: oplet.Registry) -> N
     )
     with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): biasT: \(1, 3\)"):
         session.run(None, {"x": X})
-    session = InferenceSession(model([scale(["x"], ["y"], "attributed", factor="two")]), registry=registry)
-    with pytest.raises(InputError, match=r"^node 'attributed' .*factor: 'two' is of type str"):
-        session.run(None, {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("node", "fault"),
+    [
+        (scale(["x"], ["y"], "odd", factor="two"), "factor: 'two' is of type str"),
+        (scale(["x"], ["y"], "odd", factr=2.0), "factr: no such attribute"),
+        (scale(["", "x"], ["y"], "odd"), "X: is required and was not given"),
+    ],
+)
+def test_what_a_node_lacks_or_has_wrong_is_told_when_the_model_is_loaded(
+    registry: oplet.Registry, node: Any, fault: str
+) -> None:
+    with pytest.raises(InputError, match=rf"^node 'odd' \(com\.acme\.Scale\): {fault}"):
+        InferenceSession(model([node]), registry=registry)
 
 
 def test_a_list_for_an_attribute_names_its_node(registry: oplet.Registry) -> None:
@@ -384,10 +396,20 @@ def test_feeds_are_held_against_the_model(feeds: Mapping[str, Any], message: str
         session.run(None, feeds)
 
 
+def test_feeds_are_a_mapping(registry: oplet.Registry) -> None:
+    session = InferenceSession(model([scale(["x"], ["y"])]), registry=registry)
+    with pytest.raises(
+        InputError, match=r"^input_feed: list is not a mapping of arrays by input name\npass \{'x': …\}"
+    ):
+        session.run(None, [X])  # type: ignore[arg-type]
+
+
 def test_an_output_that_the_model_has_not(registry: oplet.Registry) -> None:
     session = InferenceSession(model([scale(["x"], ["y"])]), registry=registry)
     with pytest.raises(InputError, match=r"^output_names: the model has no output 'z'\noutputs: y"):
         session.run(["z"], {"x": X})
+    with pytest.raises(InputError, match=r"^output_names: 'y' is not a list of names\npass \['y'\]"):
+        session.run("y", {"x": X})
 
 
 @pytest.mark.parametrize("source", [b"", b"no protobuf", Path("missing.onnx")])

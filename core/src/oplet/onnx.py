@@ -280,6 +280,11 @@ class InferenceSession:
             OpletError: as `Registry.run`; it names the node.
         """
         outputs = [one.name for one in self._outputs]
+        if isinstance(output_names, str):
+            raise InputError(
+                f"output_names: {output_names!r} is not a list of names\npass [{output_names!r}]",
+                argument="output_names",
+            )
         for name in output_names or ():
             if name not in outputs:
                 raise InputError(
@@ -342,6 +347,10 @@ class InferenceSession:
             )
         ports = self._match(label, "input", node.input, manifest.inputs)
         results = self._match(label, "output", node.output, manifest.outputs)
+        attributes = {one.name: _attribute(label, one) for one in node.attribute}
+        with _naming(label, op):
+            loaded.require_inputs(ports)
+            loaded.bind_attributes(attributes)
         for port_name, value in ports.items():
             self._check_dtype(label, loaded, port_name, value)
         previous = self._nodes[-1] if self._nodes else None
@@ -350,7 +359,7 @@ class InferenceSession:
             label=label,
             name=name,
             op=loaded,
-            attributes={one.name: _attribute(label, one) for one in node.attribute},
+            attributes=attributes,
             ports=ports,
             results=results,
             batch=batch if isinstance(previous, _DeviceNode) else batch + 1,
@@ -390,7 +399,10 @@ class InferenceSession:
         except Exception as error:  # NotImplementedError, RuntimeError and others: whatever makes it give up
             # onnx's own text follows; its first line may be all, or a whole node.
             lines = str(error).strip().splitlines() or [""]
-            advice = f"pip install {discovery.conventional_name(op)}, or save the model with fewer optimizations"
+            advice = (
+                f"install its package, by convention: pip install {discovery.conventional_name(op)}; "
+                "or save the model with fewer optimizations"
+            )
             if not node.domain:
                 advice = "update the package onnx, or export the model to an opset that it knows"
             raise UnknownOpError(
@@ -420,6 +432,12 @@ class InferenceSession:
         def refuse(name: str, fault: str, advice: str) -> NoReturn:
             raise InputError(f"input_feed: {name}: {fault}\n{advice}", argument=name)
 
+        if not isinstance(feeds, Mapping):
+            raise InputError(
+                f"input_feed: {type(feeds).__name__} is not a mapping of arrays by input name\n"
+                f"pass {{{self.get_inputs()[0].name if self.get_inputs() else ''!r}: …}}",
+                argument="input_feed",
+            )
         known = {one.name: one for one in self._inputs}
         for one in self.get_inputs():
             if one.name not in feeds:

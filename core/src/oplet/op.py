@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -151,7 +151,7 @@ class Op:
         return Request(
             manifest=self.manifest,
             inputs=specs,
-            attrs=self._bind_attributes(attributes),
+            attrs=self.bind_attributes(attributes),
             types=types,
             outputs=self.bind_outputs(outputs),
         )
@@ -169,6 +169,16 @@ class Op:
             raise self._refusal(name, "is an attribute, and was given as an input", f"pass attrs={{{name!r}: value}}")
         raise self._unknown("input", name, [name for port in self.manifest.inputs for name in port.names])
 
+    def require_inputs(self, given: Collection[str]) -> None:
+        """Refuses a call without an input that is not optional.
+
+        Raises:
+            InputError: naming the input.
+        """
+        for port in self.manifest.inputs:
+            if not port.optional and port.name not in given:
+                raise self._refusal(port.name, "is required and was not given", f"pass {port.name}=, {port.shape}")
+
     def _bind_inputs(self, inputs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
         given: dict[str, TensorSpec] = {}
         for name, spec in inputs.items():
@@ -184,9 +194,7 @@ class Op:
                     f"pass {name} of rank {port.rank}; reshape makes a view",
                 )
             given[port.name] = spec
-        for port in self.manifest.inputs:
-            if not port.optional and port.name not in given:
-                raise self._refusal(port.name, "is required and was not given", f"pass {port.name}=, {port.shape}")
+        self.require_inputs(given)
         return {port.name: given[port.name] for port in self.manifest.inputs if port.name in given}
 
     def _bind_types(self, specs: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -213,7 +221,12 @@ class Op:
                 first.setdefault(port.type, port.name)
         return types
 
-    def _bind_attributes(self, attributes: Mapping[str, object] | None) -> dict[str, AttributeValue]:
+    def bind_attributes(self, attributes: Mapping[str, object] | None) -> dict[str, AttributeValue]:
+        """Every attribute of the manifest: the values given, and defaults.
+
+        Raises:
+            InputError: naming the attribute.
+        """
         if attributes is not None and not isinstance(attributes, Mapping):
             raise self._refusal(
                 "attrs",
