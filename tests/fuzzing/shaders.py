@@ -53,7 +53,7 @@ def compile_shaders(op: str, now: Now, pipelines: bool = False, few: bool = Fals
         op: the op id.
         now: is told each shader.
         pipelines: whether to make pipelines too, of those that its limits allow, which is what its driver compiles.
-        few: see `fuzzing.shaders.shaders`.
+        few: see `shaders`.
     """
     device = open_device(experimental=True)
     counts, findings = Counter[str](), []
@@ -90,7 +90,8 @@ def shaders(op: Op, caps: Capabilities, *, few: bool = False) -> Iterator[Choice
                 for launch in variant.plan(request, kind):
                     params = {name: PARAM_TYPES[value.dtype.name] for name, value in launch.params.items()}
                     context = tuple(sorted(launch.context.items()))
-                    key = (variant.name, launch.template, context, tuple(launch.bindings), *params, kind.subgroup_size)
+                    code = (variant.name, launch.template, context, tuple(launch.bindings), *params)
+                    key = (code, kind.features, kind.subgroup_size)
                     if key in known:
                         continue
                     known.add(key)
