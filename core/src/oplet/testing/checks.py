@@ -574,7 +574,8 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
         told.update(one.message for one in found)
         if not found and split < SPLIT:
             plan = op.plan(call.request, caps, variant)
-            if any(launch.workgroups > ROW for launch in plan.launches):
+            most = max((launch.workgroups for launch in plan.launches), default=0)
+            if ROW < most <= ROW * ROW * caps.limits["maxComputeWorkgroupsPerDimension"]:
                 split += 1
                 yield from _split(kit, call, plan, setup)
     if not ran:
