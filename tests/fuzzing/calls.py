@@ -7,6 +7,7 @@ from the manifest. Many twisted calls are valid still, and which ones is for the
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import functools
 import math
@@ -37,8 +38,10 @@ DTYPES = (
 #: around the sizes of tiles and workgroups, and no longer than the sums that tolerances are derived for
 LENGTHS = st.integers(0, 20) | st.sampled_from((31, 32, 33, 63, 64, 65, 127, 128, 129))
 
-#: how often each of `Call.door`
-DOORS: Sequence[Literal["arrays", "tensors", "specs"]] = ("arrays", "arrays", "arrays", "tensors", "specs")
+Door = Literal["arrays", "batch", "tensors", "specs"]
+
+#: how often each
+DOORS: Sequence[Door] = ("arrays", "arrays", "batch", "tensors", "specs")
 
 #: at and past every bound that an integer has on its way to a shader
 HUGE = st.sampled_from(
@@ -72,7 +75,8 @@ class Call:
         inputs: by the names that they are passed under.
         attrs, outputs, variant: as `run` takes them.
         out: shape and dtype of a tensor to make and pass for each name; None for no `out`.
-        door: "arrays" runs it on the inputs as they are, "tensors" on uploaded ones, "specs" explains it.
+        door: "arrays" runs it on the inputs as they are, "batch" inside a batch, "tensors" on uploaded ones; "specs"
+            explains it.
     """
 
     op: str
@@ -81,7 +85,7 @@ class Call:
     outputs: Any = None
     variant: Any = None
     out: dict[str, TensorSpec] | None = None
-    door: Literal["arrays", "tensors", "specs"] = "arrays"
+    door: Door = "arrays"
 
     def make(self, registry: Registry) -> Any:
         """Makes the call. Raises what it raises."""
@@ -94,7 +98,8 @@ class Call:
             inputs = {name: registry.tensor(value) if _uploads(value) else value for name, value in inputs.items()}
         if self.out is not None:
             keywords["out"] = {name: registry.empty(spec.shape, spec.dtype) for name, spec in self.out.items()}
-        return registry.run(self.op, **keywords, **_apart(inputs))
+        with registry.batch() if self.door == "batch" else contextlib.nullcontext():
+            return registry.run(self.op, **keywords, **_apart(inputs))
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name!r}: {_describe(value)}" for name, value in self.inputs.items())
