@@ -122,6 +122,10 @@ def test_none_is_absent(registry: oplet.Registry) -> None:
     np.testing.assert_array_equal(registry.run(SCALE, X=None, data=ONES, bias=None).numpy(), 2 * ONES)
     with pytest.raises(InputError, match="X: is required and was not given"):
         registry.run(SCALE, X=None)
+    for _ in range(2):
+        registry.run(SCALE, X=ONES)
+        with pytest.raises(InputError, match="bais: no such input"):
+            registry.run(SCALE, X=ONES, bais=None)
 
 
 @pytest.mark.parametrize(

@@ -619,7 +619,9 @@ def _key(
             key += (name, type(value), value.shape, value.dtype)
         elif isinstance(value, np.generic):
             key += (name, (), value.dtype)
-        elif value is not None:
+        elif value is None:
+            key += (name, None)
+        else:
             return None
     if attributes:
         for name, value in attributes.items():
@@ -636,6 +638,7 @@ def _specs(op: Op, inputs: Mapping[str, object], *, data: bool = True) -> dict[s
     """The spec of each input; without `data` a TensorSpec will do in its place."""
     specs = {}
     for name, value in inputs.items():
+        op.input(name)  # before its value: an attribute's is no array, and None would hide a wrong name
         if value is None:
             continue
         if isinstance(value, TensorSpec) and not data:
@@ -645,7 +648,6 @@ def _specs(op: Op, inputs: Mapping[str, object], *, data: bool = True) -> dict[s
         elif _is_array(value):
             specs[name] = TensorSpec.of(value)
         else:
-            op.input(name)  # of a name that is no input's the value matters less
             raise InputError(
                 f"{op.id}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
                 f"{_conversion(name, value)}",
