@@ -71,8 +71,8 @@ def gpu_tiles(value_size: int) -> tuple[Tile, Tile]:
     """The tiles for GPUs, the faster one first.
 
     What limits them is workgroup memory, its size and its bandwidth, and registers: few of each let a core hold
-    many workgroups, many of them let a lane use what it loads more often. A lane of the first tile holds 4 × 8
-    scores and 4 × 8 of the output, of the second 8 × 8 and, for wide values, 8 × 8.
+    many workgroups, many registers let a lane use more often what it reads from memory. Of both the scores and the
+    output a lane of the narrow tile holds 4 × 8, one of the wide tile 8 × 8.
     """
     narrow = _tile(value_size, lanes=8, groups=16, most_rows=4, depth=16, key_panels=2, paired=True)
     wide = _tile(value_size, lanes=16, groups=8, most_rows=8, depth=16, key_panels=2)

@@ -99,7 +99,7 @@ def _plan_flash(
     tile = choose_tile(attention.value_size, caps, subgroups=subgroups)
     if not attention.output.size or tile is None:
         return []
-    # Whether the columns of a head come in full chunks, in vec4.
+    # Heads whose columns come in whole chunks need no zeros behind the last one.
     whole = attention.head_size % tile.depth == 0
     return [
         oplet.Launch(
