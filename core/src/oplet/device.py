@@ -541,7 +541,7 @@ class Device:
             # Whatever wgpu comes upon where the device goes while it waits for it, an AttributeError for one.
             if not self._find_loss():
                 raise
-            raise self._lost_error() from error
+            raise self._fault(error, self.capabilities.adapter.name) from error
 
     def _find_loss(self) -> bool:
         """Looks whether the device is lost: what fails for that reason may give another one."""
