@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NoReturn
+from typing import Literal
 
 import attrs
 import numpy as np
 import oplet
 from oplet.request import shape_text
-
-OP = "com.microsoft.GatedDeltaNet"
 
 #: tokens of a request that the capture of state updates can hold at most
 MOST_CAPTURED = 8
@@ -139,14 +137,20 @@ class Delta:
         gate_dtype = request.types.get("TG", "float32")
         if gate_dtype == "float16" and query.dtype != "float16":
             name = "decayT" if decays else "betaT"
-            _refuse(name, f"is float16, and queryT {query.dtype}", do=f"convert with {name}.astype(np.float32)")
+            raise request.refusal(
+                name, f"is float16, and queryT {query.dtype}", do=f"convert with {name}.astype(np.float32)"
+            )
         capacity = _capacity(request, batch)
         lower_bound = float(attributes["gate_lower_bound"] or 0.0)
         if gate == "sigmoid" and not (math.isfinite(lower_bound) and lower_bound < 0):
-            _refuse("gate_lower_bound", f"{lower_bound} is not a finite number below 0", do="pass a negative one")
+            raise request.refusal(
+                "gate_lower_bound", f"{lower_bound} is not a finite number below 0", do="pass a negative one"
+            )
         epsilon = np.float32(attributes["qk_l2_norm_epsilon"])
         if not 0 <= epsilon < math.inf:
-            _refuse("qk_l2_norm_epsilon", f"{epsilon} is not a finite number of at least 0", do="pass one")
+            raise request.refusal(
+                "qk_l2_norm_epsilon", f"{epsilon} is not a finite number of at least 0", do="pass one"
+            )
         scale = np.float32(attributes["scale"])
         width = hv * dk if per_key else hv
         outputs = {
@@ -181,7 +185,7 @@ class Delta:
         )
         for name, spec in {**request.inputs, **outputs}.items():
             if spec.size >= 1 << 32:
-                _refuse(name, f"has {spec.size} elements; WGSL counts to 2^32", do="split the call")
+                raise request.refusal(name, f"has {spec.size} elements; WGSL counts to 2^32", do="split the call")
         return delta
 
 
@@ -189,11 +193,15 @@ def _packed(request: oplet.Request) -> tuple[tuple[int, ...], int, int, int, int
     """Sizes of a call whose query, key and value are one tensor."""
     query, state = request.inputs["queryT"], request.inputs.get("initialStateT")
     if query.rank in (3, 4):
-        _refuse("keyT", "is missing", f"queryT {query}", do="pass keyT and valueT, or a packed queryT of rank 2")
+        raise request.refusal(
+            "keyT", "is missing", f"queryT {query}", do="pass keyT and valueT, or a packed queryT of rank 2"
+        )
     if query.rank != 2:
-        _refuse("queryT", f"has rank {query.rank}", f"queryT {query}", do="pass it with rank 3 or 4, or packed, 2")
+        raise request.refusal(
+            "queryT", f"has rank {query.rank}", f"queryT {query}", do="pass it with rank 3 or 4, or packed, 2"
+        )
     if state is None:
-        _refuse(
+        raise request.refusal(
             "initialStateT",
             "is missing; a packed queryT needs it to tell the head counts and sizes",
             f"queryT {query}",
@@ -202,11 +210,13 @@ def _packed(request: oplet.Request) -> tuple[tuple[int, ...], int, int, int, int
     tokens, width = query.shape
     _, hv, dv, dk = state.shape
     if min(hv, dv, dk) < 1:
-        _refuse("initialStateT", f"{shape_text(state.shape)} has no heads or empty ones", do="pass at least one")
+        raise request.refusal(
+            "initialStateT", f"{shape_text(state.shape)} has no heads or empty ones", do="pass at least one"
+        )
     keys = width - hv * dv
     hq = keys // (2 * dk)
     if hq < 1 or keys != 2 * hq * dk or hv % hq:
-        _refuse(
+        raise request.refusal(
             "queryT",
             f"its width {width} is not 2 * Hq * Dk + Hv * Dv with Hv a multiple of Hq",
             f"initialStateT {state}: Hv {hv}, Dv {dv}, Dk {dk}",
@@ -220,20 +230,24 @@ def _separate(request: oplet.Request) -> tuple[tuple[int, ...], int, int, int, i
     query = request.inputs["queryT"]
     for name in ("keyT", "valueT"):
         if name not in request.inputs:
-            _refuse(name, "is missing", f"queryT {query}", do="pass keyT and valueT, or a packed queryT alone")
+            raise request.refusal(
+                name, "is missing", f"queryT {query}", do="pass keyT and valueT, or a packed queryT alone"
+            )
     value = request.inputs["valueT"]
     if query.rank not in (3, 4):
-        _refuse("queryT", f"has rank {query.rank}", f"queryT {query}", do="pass it with rank 3 or 4")
+        raise request.refusal("queryT", f"has rank {query.rank}", f"queryT {query}", do="pass it with rank 3 or 4")
     *lead, hq, dk = query.shape
     _shape(request, "keyT", query.shape)
     if value.rank != query.rank or value.shape[:-2] != tuple(lead):
-        _refuse("valueT", f"{value} does not have the tokens of queryT", f"queryT {query}", do="pass one row a token")
+        raise request.refusal(
+            "valueT", f"{value} does not have the tokens of queryT", f"queryT {query}", do="pass one row a token"
+        )
     hv, dv = value.shape[-2:]
     for name, spec in (("queryT", query), ("valueT", value)):
         if min(spec.shape[-2:]) < 1:
-            _refuse(name, f"{shape_text(spec.shape)} has no heads or empty ones", do="pass at least one")
+            raise request.refusal(name, f"{shape_text(spec.shape)} has no heads or empty ones", do="pass at least one")
     if hv % hq:
-        _refuse(
+        raise request.refusal(
             "valueT",
             f"its {hv} heads are not a multiple of the {hq} of queryT",
             do="every query head serves the same number of value heads",
@@ -246,20 +260,22 @@ def _batch(request: oplet.Request, lead: tuple[int, ...]) -> int:
     cu_seqlens, state = request.inputs.get("cuSeqlensT"), request.inputs.get("initialStateT")
     if cu_seqlens is not None:
         if len(lead) == 2:
-            _refuse(
+            raise request.refusal(
                 "cuSeqlensT",
                 "goes with tokens in one dimension; queryT of rank 4 is (batch, sequence, Hq, Dk)",
                 do="leave it out, or reshape queryT, keyT and valueT to rank 3",
             )
         if cu_seqlens.size < 1:
-            _refuse("cuSeqlensT", "is empty; it has batch + 1 entries", do="pass np.zeros(1, np.int32) for no request")
+            raise request.refusal(
+                "cuSeqlensT", "is empty; it has batch + 1 entries", do="pass np.zeros(1, np.int32) for no request"
+            )
         return cu_seqlens.size - 1
     if len(lead) == 2:
         return lead[0]
     # Uniform packing. The kernel contract allows it without a state too, onnxruntime does not: then it is one request.
     batch = 1 if state is None else state.shape[0]
     if lead[0] != 0 and (batch == 0 or lead[0] % batch):
-        _refuse(
+        raise request.refusal(
             "initialStateT",
             f"its batch {batch} does not divide the {lead[0]} tokens of queryT",
             do="pass cuSeqlensT where requests differ in length",
@@ -271,12 +287,16 @@ def _capacity(request: oplet.Request, batch: int) -> int:
     """The capacity of the capture."""
     capacity = int(request.attrs["state_update_capacity"] or 0)
     if not 0 <= capacity <= MOST_CAPTURED:
-        _refuse("state_update_capacity", f"{capacity} is not in 0 to {MOST_CAPTURED}", do="pass 0 for no capture")
+        raise request.refusal(
+            "state_update_capacity", f"{capacity} is not in 0 to {MOST_CAPTURED}", do="pass 0 for no capture"
+        )
     _presence(request, "captureCountT", capacity > 0, f"state_update_capacity {capacity}")
     if capacity:
         _shape(request, "captureCountT", (batch,))
     elif "stateUpdateT" in request.outputs:
-        _refuse("stateUpdateT", "was asked for with state_update_capacity 0", do="set state_update_capacity to 1 to 8")
+        raise request.refusal(
+            "stateUpdateT", "was asked for with state_update_capacity 0", do="set state_update_capacity to 1 to 8"
+        )
     if "stateUpdateActiveT" in request.inputs:
         _shape(request, "stateUpdateActiveT", (1,))
     return capacity
@@ -285,20 +305,15 @@ def _capacity(request: oplet.Request, batch: int) -> int:
 def _presence(request: oplet.Request, name: str, wanted: bool, because: str) -> None:
     if (name in request.inputs) != wanted:
         fault, do = ("is missing", "pass it") if wanted else ("is not allowed", "leave it out")
-        _refuse(name, f"{fault} with {because}", do=do)
+        raise request.refusal(name, f"{fault} with {because}", do=do)
 
 
 def _shape(request: oplet.Request, name: str, *allowed: tuple[int, ...]) -> None:
     spec = request.inputs[name]
     if spec.shape not in allowed:
-        _refuse(
+        raise request.refusal(
             name,
             f"has shape {shape_text(spec.shape)}, not {' or '.join(map(shape_text, allowed))}",
             *(f"{port} {given}" for port, given in request.inputs.items() if port in ("queryT", "valueT")),
             do="pass the shape that the other inputs make",
         )
-
-
-def _refuse(argument: str, what: str, *evidence: str, do: str) -> NoReturn:
-    lines = "".join(f"\n  {line}" for line in evidence)
-    raise oplet.InputError(f"{OP}: {argument}: {what}{lines}\n{do}", op=OP, argument=argument)
