@@ -110,4 +110,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if setups:
         terminalreporter.section("oplet: not run, and why")
         for (op, text), where in setups.items():
-            terminalreporter.line(f"{op}: {text}" + (f" [{', '.join(where)}]" if any(where) else ""))
+            devices = ", ".join(dict.fromkeys(filter(None, where)))
+            terminalreporter.line(f"{op}: {text}" + (f" [{devices}]" if devices else ""))
