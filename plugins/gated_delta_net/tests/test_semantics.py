@@ -160,6 +160,17 @@ def test_strong_decay(variant: str, decay: float) -> None:
     assert np.isfinite(state).all()
 
 
+def test_a_huge_state_is_forgotten(variant: str) -> None:
+    inputs = make(40)
+    # chunked asks the state before it decays, and so its products with keys have to fit float32.
+    inputs["initialStateT"][:] = 1e37 if variant.startswith("chunked") else 3e38
+    inputs["keyT"] = np.abs(inputs["keyT"])
+    inputs["decayT"][0] = -200
+    output, state = check(variant, inputs)
+    assert np.isfinite(output).all()
+    assert np.isfinite(state).all()
+
+
 @pytest.mark.parametrize("length", [0.0, 1e-30, 1e-7, 1e-6])
 @pytest.mark.parametrize("norm", [0, 1])
 def test_keys_near_zero(variant: str, length: float, norm: int) -> None:

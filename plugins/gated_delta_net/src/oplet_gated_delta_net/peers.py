@@ -9,7 +9,6 @@ from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
 
 from oplet_gated_delta_net.shapes import Delta
 
-
 #: tokens of a request up to which fla_recurrent is timed
 _FEW_TOKENS = 16
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import attrs
 import numpy as np
@@ -13,7 +12,7 @@ from oplet_gated_delta_net.shapes import Delta
 from oplet_gated_delta_net.variants import launches, recurrent
 
 #: tokens of a request, on average, from which on it is the fastest
-FEWEST_TOKENS = 256
+FEWEST_TOKENS = 192
 
 #: vec4s of keys that an invocation of chunk_scan fetches ahead at most; more of them spill
 _MOST_FETCHED = 16
@@ -45,19 +44,19 @@ class Tiling:
     def prepare_storage(self) -> int:
         """Bytes of workgroup memory of chunk_prepare."""
         teams = self.chunk // 16
-        planes = max(8, teams * self.chunk // 4)
+        planes = max(16, teams * self.chunk // 4)
         return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + teams)
 
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of chunk_scan."""
         vectors = (self.width + self.chunk + 2) * self.pieces * 16
-        return vectors + 4 * self.chunk * (self.chunk + 4 + 2 * (self.width + 1)) + 4 * self.threads
+        return vectors + 8 * (self.width + 1) * self.chunk + 4 * self.threads
 
     @property
     def record(self) -> int:
         """Numbers that chunk_prepare leaves for a chunk and a value head."""
-        return self.chunk * (self.chunk + 4) + 3 * self.chunk + 4
+        return 2 * self.chunk**2 + 3 * self.chunk + 4
 
     def slots(self, delta: Delta) -> int:
         """Places for chunks."""
@@ -85,12 +84,11 @@ class Tiling:
         return None
 
 
-def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> Sequence[oplet.Launch]:
+def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Sequence[oplet.Launch]:
     """Two launches, and with `cu_seqlens` those of `recurrent` for requests that overlap.
 
     The chunks of such requests would share their slots, and only the device knows that there are any.
     """
-    delta = Delta.of(request)
     tiling = Tiling.of(delta, caps)
     assert tiling is not None, "rejects() has looked"
     blocks = -(-delta.dv // tiling.width)
@@ -129,19 +127,14 @@ def plan(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -
     scan = oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch)
     steps += launches.walk(delta, scan, recurrences)
     if delta.ragged:
-        steps += recurrent.plan(request, caps, subgroups=subgroups, only_disorder=True)
+        steps += recurrent.plan(request, delta, caps, subgroups=subgroups, only_disorder=True)
     return steps
 
 
-def rejects(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
+def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     """Why it cannot serve a call."""
-    delta = Delta.of(request)
-    if reason := launches.unfit(delta, caps, subgroups=subgroups):
+    if reason := launches.for_recurrent(request, delta):
         return reason
-    if delta.per_key:
-        return "a decay of each key dimension is for recurrent"
-    if "stateUpdateT" in request.outputs:
-        return "the capture of state updates is for recurrent"
     tiling = Tiling.of(delta, caps)
     if tiling is None:
         allowed = caps.limits["maxComputeWorkgroupStorageSize"]
@@ -149,33 +142,11 @@ def rejects(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool
     needed, allowed = tiling.chunks(delta).nbytes, caps.limits["maxStorageBufferBindingSize"]
     if needed > allowed:
         return f"its chunks take {needed} bytes, and the device allows {allowed} (maxStorageBufferBindingSize)"
-    return recurrent.rejects(request, caps, subgroups=subgroups) if delta.ragged else None
+    return recurrent.rejects(request, delta, caps, subgroups=subgroups) if delta.ragged else None
 
 
-def yields(request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
+def yields(delta: Delta) -> str | None:
     """Why another one is expected to be faster."""
-    if not subgroups and "subgroups" in caps.features:
-        return "the device has subgroups"
-    delta = Delta.of(request)
     if delta.tokens < FEWEST_TOKENS * delta.batch:
         return f"for at least {FEWEST_TOKENS} tokens a request; these have {delta.tokens / delta.batch:.4g}"
     return None
-
-
-VARIANTS = tuple(
-    oplet.Variant(
-        name,
-        partial(plan, subgroups=subgroups),
-        partial(rejects, subgroups=subgroups),
-        partial(yields, subgroups=subgroups),
-        doc,
-    )
-    for name, subgroups, doc in (
-        (
-            "chunked",
-            True,
-            "For many tokens: chunks in parallel, then a scan over them; scratch of 8.6 KB a chunk and head.",
-        ),
-        ("chunked_nosg", False, "As chunked, without sums over lanes."),
-    )
-)

@@ -229,6 +229,15 @@ def unfit(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | N
     return None
 
 
+def for_recurrent(request: oplet.Request, delta: Delta) -> str | None:
+    """Why no variant but `recurrent` can serve a call."""
+    if delta.per_key:
+        return "a decay of each key dimension is for recurrent"
+    if "stateUpdateT" in request.outputs:
+        return "the capture of state updates is for recurrent"
+    return None
+
+
 def lack_of_buffers(needed: int, caps: oplet.Capabilities) -> str | None:
     """Why a launch cannot be, if it needs more storage buffers than there are."""
     allowed = caps.limits["maxStorageBuffersPerShaderStage"]
