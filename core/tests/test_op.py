@@ -93,6 +93,12 @@ def test_an_attribute_that_is_given_as_an_input(mix: Op) -> None:
         bind(mix, heads=QUERY)
 
 
+@pytest.mark.parametrize(("name", "meant"), [("attr", "attrs"), ("output", "outputs"), ("varient", "variant")])
+def test_a_misspelt_keyword_gets_its_near_name(mix: Op, name: str, meant: str) -> None:
+    with refused(rf"{name}: no such input\ndid you mean {meant}=\?", name):
+        bind(mix, **{name: QUERY})
+
+
 @pytest.mark.parametrize("name", ["__class__", "", "Größe", "query ", "quer\ny", "\ud800"])
 def test_strange_names_are_unknown_inputs(mix: Op, name: str) -> None:
     with refused("no such input", name):

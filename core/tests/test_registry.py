@@ -134,10 +134,11 @@ def test_none_is_absent(registry: oplet.Registry) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_array_is_refused(registry: oplet.Registry, value: Any) -> None:
-    for call in (registry.run, registry.explain):
-        with pytest.raises(
-            InputError, match=r"X: .* is neither a numpy array nor a tensor\nconvert with np.asarray"
-        ) as e:
+    for call, told in (
+        (registry.run, r"is neither a numpy array nor a tensor\nconvert with np\.asarray"),
+        (registry.explain, r"is none of a numpy array, a tensor and a TensorSpec\npass one such as oplet\.TensorSpec"),
+    ):
+        with pytest.raises(InputError, match=f"X: .* {told}") as e:
             call(SCALE, X=value)
         assert e.value.argument == "X"
     with pytest.raises(InputError, match=r"array: .* is not an array"):

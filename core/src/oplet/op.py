@@ -24,7 +24,7 @@ from oplet.loading import (
     load_op,
     raised,
 )
-from oplet.manifest import Attribute, Manifest, Port
+from oplet.manifest import RESERVED_NAMES, Attribute, Manifest, Port
 from oplet.request import AttributeValue, Request, TensorSpec
 from oplet.variant import Launch, Plan, Rejection, Variant
 
@@ -167,6 +167,10 @@ class Op:
             return port
         if any(attribute.name == name for attribute in self.manifest.attributes):
             raise self._refusal(name, "is an attribute, and was given as an input", f"pass attrs={{{name!r}: value}}")
+        import difflib
+
+        if near := difflib.get_close_matches(name, sorted(RESERVED_NAMES), 1, cutoff=0.8):
+            raise self._refusal(name, "no such input", f"did you mean {near[0]}=?")
         raise self._unknown("input", name, [name for port in self.manifest.inputs for name in port.names])
 
     def require_inputs(self, given: Collection[str]) -> None:

@@ -648,12 +648,9 @@ def _specs(op: Op, inputs: Mapping[str, object], *, data: bool = True) -> dict[s
         elif _is_array(value):
             specs[name] = TensorSpec.of(value)
         else:
-            raise InputError(
-                f"{op.id}: {name}: {type(value).__name__} is neither a numpy array nor a tensor\n"
-                f"{_conversion(name, value)}",
-                op=op.id,
-                argument=name,
-            )
+            kinds = "neither a numpy array nor a tensor" if data else "none of a numpy array, a tensor and a TensorSpec"
+            advice = _conversion(name, value) if data else "pass one such as oplet.TensorSpec((64, 32), 'float32')"
+            raise InputError(f"{op.id}: {name}: {type(value).__name__} is {kinds}\n{advice}", op=op.id, argument=name)
     return specs
 
 
