@@ -302,3 +302,11 @@ def test_python_m_oplet(affine: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(affine.parent)}
     child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "oplet-affine" in child.stdout
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_bench_looks_for_the_folder_of_its_report_before_it_times_anything(option: str) -> None:
+    result = oplet("bench", OP, option, "nowhere/report", status=1)
+    assert "nowhere/report" in result.stderr
+    assert "there is no such folder" in result.stderr
+    assert result.stdout == ""

@@ -432,6 +432,9 @@ def bench(
             raise click.UsageError("--compare times nothing, so it has no report for --json or --html")
         _compare(*compare, op)
         return
+    for path in filter(None, (file, page_file)):
+        if not path.parent.is_dir():  # now, not after minutes of timing
+            raise click.FileError(str(path), "there is no such folder")
     from rich.progress import Progress
 
     from oplet.bench import bench as measure
