@@ -139,7 +139,7 @@ def _tamper(rng: random.Random, data: bytes) -> bytes:
         message = _some_message(rng, model)
         field = rng.choice(message.DESCRIPTOR.fields)
         _set_field(rng, message, field)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def _some_message(rng: random.Random, message: Any) -> Any:
@@ -315,7 +315,7 @@ def _model() -> bytes:
     opsets = [
         helper.make_opsetid(domain, version) for domain, version in (("", 17), ("com.microsoft", 1), ("local", 1))
     ]
-    return helper.make_model(graph, opset_imports=opsets, functions=[twice]).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, functions=[twice]).SerializeToString())
 
 
 def _open_model(data: bytes) -> object:

@@ -142,7 +142,7 @@ def _judge_numbers(kit: Kit, call: Call, result: Any) -> str:
     except InputError:
         assert call.door == "tensors", "values that the op refuses were accepted"
         return "unspecified, by values on the device"
-    numbers = [*arrays.values(), *(np.float64(value) for value in request.attrs.values() if isinstance(value, float))]
+    numbers = [*arrays.values(), *(np.asarray(value) for value in request.attrs.values() if isinstance(value, float))]
     want = op.reference(request, arrays)
     scale = dict(kit.suite.scale(request, arrays)) if kit.suite.scale else {}
     for name, tensor in zip(request.outputs, made, strict=True):
@@ -155,7 +155,7 @@ def _judge_numbers(kit: Kit, call: Call, result: Any) -> str:
 
 
 def _is_open(
-    want: np.ndarray, got: np.ndarray, scale: np.ndarray | None, numbers: Sequence[np.ndarray | np.generic]
+    want: np.ndarray, got: np.ndarray, scale: np.ndarray | None, numbers: Sequence[np.ndarray]
 ) -> np.ndarray | Literal[False]:
     """Where no contract tells the result.
 
@@ -165,7 +165,9 @@ def _is_open(
     """
     if all((np.abs(one) < LARGE).all() for one in numbers):  # false of NaN
         return False
-    where = ~np.isfinite(got)
+    where: np.ndarray = ~np.isfinite(got)
     if not any((np.isfinite(one) & (np.abs(one) >= LARGE)).any() for one in numbers):
-        where &= ~np.isfinite(want)
-    return where if scale is None else where | ~np.isfinite(scale)
+        where = where & ~np.isfinite(want)
+    if scale is not None:
+        where = where | ~np.isfinite(scale)
+    return where
