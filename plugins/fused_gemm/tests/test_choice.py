@@ -79,6 +79,51 @@ def test_choice(op, call, caps, chosen):
     assert reasons(op, call, caps)[0] == chosen
 
 
+@pytest.mark.parametrize(
+    ("call", "caps", "tile", "slices"),
+    [
+        (product(4096, 4096, 4096), GPU, (128, 128), 1),
+        (product(4096, 4096, 4096), BARE, (64, 128), 1),
+        (product(1024, 1024, 1024), GPU, (128, 128), 2),
+        (product(1024, 1024, 1024, "float16"), GPU, (128, 128), 2),
+        (product(512, 512, 4096), GPU, (128, 128), 8),
+        # Y fills half of the large tiles, which are many enough.
+        (product(64, 4096, 4096), GPU, (64, 128), 8),
+        (product(64, 32768, 4096), GPU, (64, 128), 1),
+        (product(64, 4096, 4096, "float16"), GPU, (64, 64), 4),
+        # Too few even in slices, or too short for more of them.
+        (product(256, 256, 4096), GPU, (64, 64), 16),
+        (product(64, 4096, 512), GPU, (64, 64), 2),
+        (product(4096, 64, 4096), GPU, (64, 64), 4),
+    ],
+)
+def test_tiles(op, call, caps, tile, slices):
+    """The largest tile that fills a device, and that Y fills."""
+    request = op.bind(*call)
+    variant, _ = op.choose(request, caps)
+    first = variant.plan(request, caps)[0]
+    assert (first.context["tile_m"], first.context["tile_n"]) == tile
+    m, n = request.inputs["A"].shape[0], request.inputs["B"].shape[1]
+    assert first.workgroups == -(-m // tile[0]) * -(-n // tile[1]) * slices
+
+
+@pytest.mark.parametrize(
+    ("call", "guards"),
+    [
+        (product(4096, 4096, 4096), "last"),
+        (product(4096, 4096, 4096, tb=1), "all"),
+        (product(4095, 4097, 4093), "last"),
+        (product(64, 4096, 4096), "none"),
+        (product(64, 4096, 4090), "last"),
+        (product(4096, 4096, 4096, "float16"), "all"),
+    ],
+)
+def test_guards(op, call, guards):
+    request = op.bind(*call)
+    variant, _ = op.choose(request, GPU)
+    assert variant.plan(request, GPU)[0].context["guards"] == guards
+
+
 def test_reasons(op):
     assert reasons(op, product(4096, 4096, 4096), GPU)[1] == {
         "skinny": "rejects: M = 4096 and N = 4096 are both over 16",
@@ -177,7 +222,7 @@ def test_the_largest_slices_of_k_are_refused_by_name(op):
     few = attrs.evolve(GPU, limits={**GPU.limits, "maxStorageBufferBindingSize": 1 << 20})
     split = next(one for one in op.variants if one.name == "split_k_vec4")
     reason = split.rejects(op.bind(*product(512, 512, 4096)), few)
-    assert reason == "the partial sums need 4194304 bytes, and a buffer may have 1048576"
+    assert reason == "the partial sums need 8388608 bytes, and a buffer may have 1048576"
 
 
 def test_alpha_is_what_onnx_stores(op):

@@ -12,6 +12,8 @@ import oplet_fused_gemm as plugin
 import pytest
 from oplet.testing.compare import Tolerance, compare
 from oplet_fused_gemm.cases import scale
+from oplet_fused_gemm.shapes import Gemm
+from oplet_fused_gemm.variants import tiled
 
 OP = "com.microsoft.FusedGemm"
 TOLERANCE = Tolerance(rtol=1e-6, atol=0, why="test.json's")
@@ -34,9 +36,15 @@ def gpu_variant(variant: oplet.Variant) -> oplet.Variant:
     )
 
 
-@oplet.hookimpl
-def variants() -> list[oplet.Variant]:
-    return [gpu_variant(variant) for variant in plugin.variants()]
+def registry_of(device: oplet.Device, planned: list[oplet.Variant]) -> oplet.Registry:
+    @oplet.hookimpl
+    def variants() -> list[oplet.Variant]:
+        return planned
+
+    registry = oplet.Registry(device=device, discover=False)
+    hooks = {name: getattr(plugin, name) for name in ("manifest", "infer", "reference", "templates")}
+    registry.register(OP, SimpleNamespace(**hooks, variants=variants))
+    return registry
 
 
 @pytest.fixture(scope="module", params=[None, "floor"], ids=["most", "floor"])
@@ -47,10 +55,8 @@ def registry(request: pytest.FixtureRequest) -> oplet.Registry:
     Without subgroup matrices: a software driver takes minutes to compile the tiles that a card has for them, and their
     template is the same one that the conformance cases run.
     """
-    registry = oplet.Registry(device=oplet.open_device(limits=request.param), discover=False)
-    hooks = {name: getattr(plugin, name) for name in ("manifest", "infer", "reference", "templates")}
-    registry.register(OP, SimpleNamespace(**hooks, variants=variants))
-    return registry
+    device = oplet.open_device(limits=request.param)
+    return registry_of(device, [gpu_variant(variant) for variant in plugin.variants()])
 
 
 def arrays_of(size: tuple[int, int, int], dtype: str, ta: int, tb: int) -> dict[str, np.ndarray]:
@@ -91,3 +97,28 @@ def test_float16(registry: oplet.Registry, size: tuple[int, int, int]) -> None:
         pytest.skip("float16 needs the device feature shader-f16")
     for ta, tb in ((0, 1), (1, 0)):
         assert run(registry, arrays_of(size, "float16", ta, tb), {"transA": ta, "transB": tb}) == []
+
+
+@pytest.mark.parametrize(
+    ("large", "size", "slice_k"),
+    [((4096, 4096, 4096), (132, 136, 52), 0), ((64, 4096, 4096), (68, 132, 48), 32)],
+    ids=["all of K", "slices"],
+)
+def test_tiles_of_large_products(large: tuple[int, int, int], size: tuple[int, int, int], slice_k: int) -> None:
+    """Those that a small product is not given: on one all the same, which a software device can compute."""
+    registry = oplet.Registry()
+    caps = as_gpu(registry.device.capabilities)
+    m, n, k = large
+    specs = {"A": oplet.TensorSpec((m, k), "float32"), "B": oplet.TensorSpec((k, n), "float32")}
+    gemm = Gemm.of(registry[OP].bind(specs))
+    tile = tiled.split_tile_for(gemm, caps) if slice_k else tiled.tile_for(gemm, caps)
+    assert tile != tiled.tile_for(attrs.evolve(gemm, m=size[0], n=size[1], k=size[2]), caps)
+
+    def variant(width: int) -> oplet.Variant:
+        def plan(request: oplet.Request, _: oplet.Capabilities) -> list[oplet.Launch]:
+            return tiled.launch(Gemm.of(request), tile, width, slice_k)
+
+        return oplet.Variant(f"width_{width}", plan)
+
+    registry = registry_of(registry.device, [variant(4), variant(1)])
+    assert run(registry, arrays_of(size, "float32", 0, 0), {}) == []

@@ -57,11 +57,13 @@ class Columns:
     Attributes:
         threads: in a workgroup.
         lanes: strips of 16 bytes for a workgroup.
-        unroll: as for rows.
+        depth: steps of K that an invocation takes together, 4 or 8: what it reads of a row of X at once.
+        unroll: how many times that in a row, each read while the one before is multiplied.
     """
 
     threads: int
     lanes: int
+    depth: int
     unroll: int
 
 
@@ -87,24 +89,32 @@ def rows_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Rows:
 
 def columns_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Columns:
     """The division for a device, as measured on an H200."""
-    if caps.adapter.is_cpu:
-        return Columns(threads=16, lanes=4, unroll=1)
     half = gemm.dtype == "float16"
+    # Of float16 a step of 8 has too many sums and factors for registers.
+    depth = 8 if half and few <= 4 else 4
+    if caps.adapter.is_cpu:
+        return Columns(threads=16, lanes=4, depth=depth, unroll=1)
     if few > 4:
-        # Longer strips reach a higher rate, but only where other work fills the device meanwhile.
-        return Columns(threads=128 if half else 256, lanes=4 if half else 8, unroll=1)
+        # More lanes reach a higher rate, but only where other work fills the device meanwhile.
+        return Columns(threads=256, lanes=4 if half else 8, depth=depth, unroll=1 if half else 4)
     most = caps.limits["maxComputeInvocationsPerWorkgroup"]
-    return Columns(threads=min(512, most), lanes=8, unroll=1 if half else 2)
+    return Columns(threads=min(512, most), lanes=8, depth=depth, unroll=1 if half else 2)
+
+
+def _element(scalar: str, chunk: int) -> str:
+    """What holds a chunk of that many elements; float16 comes in pairs."""
+    return f"vec{chunk}<f32>" if scalar == "f32" else f"vec{chunk // 2}<u32>"
 
 
 def launch(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities, *, subgroups: bool) -> Launch:
     """The launch of a product."""
     scalar = SCALARS[gemm.dtype]
     chunk = _CHUNKS[gemm.dtype]
-    wide = w.row % chunk == 0
-    x_wide = wide and x.along_k and x.depth % chunk == 0
-    element = "vec4<f32>" if scalar == "f32" else "vec4<u32>"
     few = next(few for few in fews_for(caps) if few >= x.outer)
+    columns = columns_for(gemm, few, caps)
+    x_chunk = chunk if w.along_k else columns.depth
+    wide = w.row % chunk == 0
+    x_wide = wide and x.along_k and x.depth % x_chunk == 0
     context, params, bindings = epilogue(gemm, 1)
     context |= {"few": few, "wide": wide, "x_wide": x_wide}
     params |= {
@@ -113,13 +123,13 @@ def launch(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities, *, subgro
         "w_stride": np.uint32(w.row // chunk if wide else w.row),
         "x_outer": np.uint32(x.outer),
         # in chunks where x is read in chunks, else in elements
-        "x_stride": np.uint32(x.depth // chunk if x_wide else x.depth if x.along_k else 1),
+        "x_stride": np.uint32(x.depth // x_chunk if x_wide else x.depth if x.along_k else 1),
     }
     if not x_wide:
         params["x_k_stride"] = np.uint32(1 if x.along_k else x.outer)
     bindings += [
-        Binding("W", w.port, "read", element if wide else scalar),
-        Binding("X", x.port, "read", element if x_wide else scalar),
+        Binding("W", w.port, "read", _element(scalar, chunk) if wide else scalar),
+        Binding("X", x.port, "read", _element(scalar, x_chunk) if x_wide else scalar),
     ]
     if w.along_k:
         rows = rows_for(gemm, few, caps)
@@ -127,11 +137,10 @@ def launch(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities, *, subgro
         params["w_outer"] = np.uint32(w.outer)
         workgroups = ceil_div(w.outer, rows.rows_of_workgroup)
         return Launch("skinny_rows.wgsl.jinja", workgroups, context, params, bindings)
-    columns = columns_for(gemm, few, caps)
     width = chunk if wide else 1
     # Sums of all invocations are exchanged through at most 16 KiB at once, which every device has.
     at_once = min(few, 4096 // (columns.threads * width))
-    context |= {**attrs.asdict(columns), "depth": chunk, "at_once": at_once}
+    context |= {**attrs.asdict(columns), "at_once": at_once}
     workgroups = ceil_div(w.outer, columns.lanes * width)
     return Launch("skinny_columns.wgsl.jinja", workgroups, context, params, bindings)
 

@@ -91,6 +91,7 @@ def launch(gemm: Gemm, caps: oplet.Capabilities, tile: MatrixTile, slice_k: int 
             "part_m": tile.part_m,
             "part_n": tile.part_n,
             "wide": wide,
+            "whole": wide and gemm.k % tile.k == 0,
             "a_along_k": gemm.a.along_k,
             "b_along_k": gemm.b.along_k,
         },

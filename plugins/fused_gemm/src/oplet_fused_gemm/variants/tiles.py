@@ -88,9 +88,14 @@ def launch_tiles(
     return [product, reduce(gemm, partial)] if partial else [product]
 
 
+def most_slices(gemm: Gemm) -> int:
+    """How many slices of K there can be: where K is split, at least two."""
+    return max(2, gemm.k // SLICE)
+
+
 def slice_k(gemm: Gemm, tile: Tile) -> int:
     """Length of the slices of K, a multiple of the tile's step: at least two, and no more than fill a device."""
-    slices = max(2, min(tile.busy // tiles_of(gemm, tile), gemm.k // SLICE))
+    slices = max(2, min(tile.busy // tiles_of(gemm, tile), most_slices(gemm)))
     return ceil_div(ceil_div(gemm.k, slices), tile.k) * tile.k
 
 
