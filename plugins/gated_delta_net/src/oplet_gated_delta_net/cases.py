@@ -32,7 +32,8 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
 
     A token's output is a product of query and state, and either may cancel: its error is in proportion to
     the lengths of both. An element of the state has errors of everything that went through it and that
-    the retrieval spread over its row.
+    the retrieval spread over its row. What has decayed has the error of the exponents x that made it small:
+    WGSL allows exp(x) 2 |x| units of 6e-8, and x itself has some 3 from the gate, 5 |x| units of `rtol`'s 16.
     """
     delta = Delta.of(request)
     inputs = Inputs.of(delta, arrays)
@@ -46,16 +47,19 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
         for request_, (first, last) in enumerate(inputs.bounds):
             # The length that each row of the state can have at most, were nothing ever taken out of it.
             length = np.linalg.norm(inputs.state[request_], axis=-1)
+            decayed = np.zeros_like(length)
             most = length.max(initial=0.0)
             for t in range(first, last):
                 key = np.linalg.norm(keys[t], axis=-1)[:, None]
                 factor = np.minimum(inputs.factor[t].max(axis=-1, keepdims=True), 1.0)
+                exponent = -np.log(np.maximum(factor, np.finfo(np.float32).tiny))
+                decayed = factor * (decayed + 5 / 16 * exponent * length)
                 length = factor * length
                 write = np.abs(inputs.rate[t]) * (np.abs(inputs.value[t]) + (length * key if delta.retrieves else 0))
                 length = np.maximum(length, write * key) if delta.retrieves else length + write * key
-                output[t] = abs(delta.scale) * length * np.linalg.norm(queries[t], axis=-1)[:, None]
+                output[t] = abs(delta.scale) * (length + decayed) * np.linalg.norm(queries[t], axis=-1)[:, None]
                 most = max(most, float(write.max(initial=0.0)), float(length.max(initial=0.0)))
-            final[request_] = length[:, :, None]
+            final[request_] = (length + decayed)[:, :, None]
             if update is not None and delta.capacity:
                 update[request_] = max(most, 1.0)
     scales = {"outputT": output.reshape(*delta.lead, delta.hv, delta.dv), "finalStateT": final}
