@@ -33,13 +33,17 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
     A token's output is a product of query and state, and either may cancel: its error is in proportion to
     the lengths of both. An element of the state has errors of everything that went through it and that
     the retrieval spread over its row. What has decayed has the error of the exponents x that made it small:
-    WGSL allows exp(x) 2 |x| units of 6e-8, and x itself has some 3 from the gate, 5 |x| units of `rtol`'s 16.
+    of exp(x) WGSL asks for no more than 3 + 2 |x| units of 1.2e-7, where `rtol` has 8; and x may itself be a
+    product of such an exp(a_log) and a softplus.
     """
     delta = Delta.of(request)
     inputs = Inputs.of(delta, arrays)
     group = delta.hv // delta.hq
     keys = np.repeat(inputs.key, group, axis=1)
     queries = np.repeat(inputs.query, group, axis=1)
+    exponent_error: float | np.ndarray = 2.0  # units of 1.2e-7 for each 1 of the exponent
+    if delta.gate != "none":  # past 88 it is 0 or infinite
+        exponent_error = 9.0 + 2.0 * np.abs(arrays["aLogT"].astype(np.float64)).clip(0, 88)[:, None]
     output = np.zeros((delta.tokens, delta.hv, delta.dv))
     final = np.zeros((delta.batch, delta.hv, delta.dv, delta.dk))
     update = np.zeros(delta.outputs["stateUpdateT"].shape) if "stateUpdateT" in delta.outputs else None
@@ -53,7 +57,7 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
                 key = np.linalg.norm(keys[t], axis=-1)[:, None]
                 factor = np.minimum(inputs.factor[t].max(axis=-1, keepdims=True), 1.0)
                 exponent = -np.log(np.maximum(factor, np.finfo(np.float32).tiny))
-                decayed = factor * (decayed + 5 / 16 * exponent * length)
+                decayed = factor * (decayed + exponent_error / 8 * exponent * length)
                 length = factor * length
                 write = np.abs(inputs.rate[t]) * (np.abs(inputs.value[t]) + (length * key if delta.retrieves else 0))
                 length = np.maximum(length, write * key) if delta.retrieves else length + write * key
