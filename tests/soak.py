@@ -9,6 +9,7 @@ middle caches fill and the pool meets the most that is ever in use at once; ends
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import gc
 import math
@@ -25,7 +26,7 @@ import oplet
 from oplet.testing.kit import Call, Kit
 
 #: bytes that the process may grow by from the middle to the end. A run that lost 100 bytes would take 2.4 MiB.
-PROCESS_SLACK = 1 << 20
+PROCESS_SLACK = 2 << 20
 
 #: what idle memory may grow by meanwhile, as a fraction. What is lost is never idle, so shows at once in what is in
 #: use; how much was in use at once is chance, since tensors in cycles go when garbage happens to be collected.
@@ -105,6 +106,8 @@ class Soak:
             self._batch,
             self._discarded_batch,
             self._into,
+            self._profiled,
+            self._in_a_coroutine,
             self._refused,
             self._in_a_cycle,
         )
@@ -164,6 +167,20 @@ class Soak:
     def _into(self, op: str, call: Call) -> None:
         out = {name: self.registry.empty(spec.shape, spec.dtype) for name, spec in call.specs.items()}
         self._call(op, call, out=out)
+
+    def _profiled(self, op: str, call: Call) -> None:
+        with self.registry.profile() as profile:
+            self._call(op, call)
+        assert profile.seconds >= 0
+
+    def _in_a_coroutine(self, op: str, call: Call) -> None:
+        arguments: dict[str, Any] = {**call.arrays, "outputs": call.request.outputs}
+
+        async def read() -> None:
+            made = await self.registry.run_async(op, attrs=call.case.attrs, **arguments)
+            await (made if isinstance(made, oplet.Tensor) else made[0]).numpy_async()
+
+        asyncio.run(read())
 
     def _refused(self, op: str, call: Call) -> None:
         with contextlib.suppress(oplet.InputError):
