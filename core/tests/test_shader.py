@@ -139,10 +139,21 @@ def test_an_extension_cannot_include_the_ops_templates(tmp_path: Path) -> None:
     assert "// acme's" not in shader.wgsl
 
 
-def test_templates_are_sandboxed(tmp_path: Path) -> None:
-    (tmp_path / "a.wgsl.jinja").write_text("{{ ''.__class__.__mro__ }}\n")
-    with pytest.raises(ShaderError, match="SecurityError"):
-        render(tmp_path, "a.wgsl.jinja")
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ cycler.__init__.__globals__.os }}", "SecurityError"),
+        ("{{ '{0.__class__}'.format(names) }}", "SecurityError"),
+        ("{{ ('' | attr('__class__')).mro() }}", "SecurityError"),
+        ("{% set _ = table.update(a=1) %}", "SecurityError"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "OverflowError"),
+    ],
+)
+def test_templates_are_sandboxed(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "a.wgsl.jinja").write_text(text)
+    with pytest.raises(ShaderError, match=error):
+        render(tmp_path, "a.wgsl.jinja", context={"names": ("a",), "table": {"a": 0}})
 
 
 @pytest.mark.parametrize("workgroups", [1, 7, 8, 9, 63, 64, 65, 511, 512])
