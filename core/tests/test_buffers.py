@@ -533,26 +533,29 @@ def test_what_the_implementation_raises_is_a_device_error(
     for kind in (device._gpu_error, RuntimeError):
 
         def refuse(*arguments: Any, kind: type[Exception] = kind, **named: Any) -> Any:
-            raise kind("Not enough memory left.")
+            raise kind("Something went wrong.")
 
         with monkeypatch.context() as patch:
             patch.setattr(device.gpu if call == "create_buffer" else device.gpu.queue, call, refuse)
             with pytest.raises(DeviceError) as caught:
                 registry.empty(12_345_678) if use == "empty" else x.numpy()
         assert str(caught.value).splitlines() == [
-            f"{device.capabilities.adapter.name}: Not enough memory left.",
+            f"{device.capabilities.adapter.name}: Something went wrong.",
             "if memory ran out, let go of tensors; otherwise report it, with the output of `oplet doctor`",
         ]
     np.testing.assert_array_equal(registry.run(SCALE, X=x).numpy(), 2 * GRID)
 
 
-def test_memory_that_the_implementation_refuses(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["GPUOutOfMemoryError", "GPUValidationError"])
+def test_memory_that_the_implementation_refuses(
+    registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     device, x = registry.device, registry.tensor(GRID)
     create, asked = device.gpu.create_buffer, []
 
     def refuse(*arguments: Any, **named: Any) -> Any:
         asked.append(named["size"])
-        raise api(device.implementation).GPUOutOfMemoryError("Not enough memory left.")
+        raise getattr(api(device.implementation), kind)("Not enough memory left.")
 
     def refuse_once(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(device.gpu, "create_buffer", create)

@@ -559,7 +559,8 @@ class Device:
         message = str(error).strip()
         if self._find_loss():
             return self._lost_error()
-        if isinstance(error, MemoryError):  # both implementations' GPUOutOfMemoryError is one
+        # Both implementations' GPUOutOfMemoryError is a MemoryError. But wgpu told of a full H200 as of an invalid call.
+        if isinstance(error, MemoryError) or "Not enough memory left" in message:
             return OutOfMemoryError(
                 f"{where}: the device refuses memory, with {self.pool.live_bytes} bytes in use\n{message}\n"
                 "let go of tensors, or work on smaller ones"
