@@ -562,6 +562,8 @@ def test_memory_that_the_implementation_refuses(
         refuse(**named)
 
     large = np.zeros(3_000_001, np.float32)
+    device.pool.settle()
+    device.pool.trim(0)
     monkeypatch.setattr(device.gpu, "create_buffer", refuse)
     for call in (lambda: registry.empty(12_345_678), lambda: registry.run(SCALE, X=large)):
         asked.clear()

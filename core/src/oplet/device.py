@@ -559,7 +559,7 @@ class Device:
         message = str(error).strip()
         if self._find_loss():
             return self._lost_error()
-        # Both implementations' GPUOutOfMemoryError is a MemoryError. But wgpu told of a full H200 as of an invalid call.
+        # Both implementations' GPUOutOfMemoryError is a MemoryError. But wgpu calls a full H200 a validation error.
         if isinstance(error, MemoryError) or "Not enough memory left" in message:
             return OutOfMemoryError(
                 f"{where}: the device refuses memory, with {self.pool.live_bytes} bytes in use\n{message}\n"
