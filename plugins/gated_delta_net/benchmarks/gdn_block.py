@@ -44,16 +44,22 @@ class Layers:
     Attributes:
         config: sizes of each.
         weights: of each, on the host.
+        state: before the first token, the same of all.
         hidden: (tokens, hidden_dim), what the first takes.
     """
 
     config: GdnConfig
     weights: Sequence[GdnWeights]
+    state: GdnState
     hidden: np.ndarray
 
     @classmethod
     def random(cls, config: GdnConfig, dtype: str, count: int, tokens: int) -> Layers:
-        """Random layers, whose outputs are about as large as their inputs."""
+        """Random layers, whose outputs neither vanish nor overflow when they follow each other.
+
+        Hence the state: a recurrence that starts from nothing gives so little that eps outweighs it in the norm.
+        And hence the norm's scale: an output is its half times as large as a small input.
+        """
         rng = np.random.default_rng(0)
 
         def one() -> GdnWeights:
@@ -62,19 +68,24 @@ class Layers:
                 for name, shape in config.weight_shapes.items()
             }
             arrays["ssm_a"] = -np.exp(arrays["ssm_a"])
-            arrays["ssm_norm"] = np.ones(config.value_head_dim, np.float32)
+            arrays["ssm_norm"] = np.full(config.value_head_dim, 2, np.float32)
             return GdnWeights(**arrays).astype(dtype)
 
         # One layer's numbers in many places do: no cache knows that they are equal.
         weights = [one()] * count
-        return cls(config, weights, rng.standard_normal((tokens, config.hidden_dim)).astype(dtype))
+        zeros = GdnState.zeros(config)
+        state = GdnState(
+            rng.standard_normal(zeros.recurrent.shape, np.float32),
+            rng.standard_normal(zeros.conv.shape, np.float32).astype(dtype),
+        )
+        return cls(config, weights, state, rng.standard_normal((tokens, config.hidden_dim)).astype(dtype))
 
     @property
     def floor_bytes(self) -> int:
         """Bytes of a layer's weights, read once, and of its states, read and written once."""
-        layer, state = self.weights[0], GdnState.zeros(self.config)
+        layer = self.weights[0]
         weights: int = sum(getattr(layer, name).nbytes for name in layer.names)
-        return weights + 2 * (state.recurrent.nbytes + state.conv.size * layer.dtype.itemsize)
+        return weights + 2 * (self.state.recurrent.nbytes + self.state.conv.nbytes)
 
 
 class OnDevice:
@@ -84,9 +95,8 @@ class OnDevice:
         self._config = layers.config
         self._registry = registry
         self._weights: list[DeviceWeights] = [weights.to(registry) for weights in layers.weights]
-        zeros = GdnState.zeros(layers.config)
-        recurrent, conv = zeros.recurrent, zeros.conv.astype(layers.hidden.dtype)  # type: ignore[union-attr]
-        self._states = [GdnState(registry.tensor(recurrent), registry.tensor(conv)) for _ in layers.weights]
+        state = layers.state
+        self._states = [GdnState(registry.tensor(state.recurrent), registry.tensor(state.conv)) for _ in layers.weights]
         self._hidden = registry.tensor(layers.hidden)
 
     def step(self) -> oplet.Tensor:
@@ -188,14 +198,11 @@ class TorchLayer:
     recurrent: Any  # (Hv, dk, dv), the state
 
     @classmethod
-    def of(cls, config: GdnConfig, weights: GdnWeights, device: str) -> TorchLayer:
+    def of(cls, config: GdnConfig, weights: GdnWeights, state: GdnState, device: str) -> TorchLayer:
         """Uploads weights, and a state before the first token."""
         tensors = {name: torch.from_numpy(np.array(getattr(weights, name))).to(device) for name in weights.names}
-        heads = (config.num_value_heads, config.key_head_dim, config.value_head_dim)
-        conv = torch.zeros(
-            (config.channels, config.conv_kernel_size - 1), dtype=tensors["attn_qkv"].dtype, device=device
-        )
-        return cls(config, tensors, conv, torch.zeros(heads, device=device))
+        conv = torch.from_numpy(np.asarray(state.conv)[0]).to(device)
+        return cls(config, tensors, conv, torch.from_numpy(np.array(state.key_major()[0])).to(device))
 
     def __call__(self, hidden: Any, recurrence: Recurrence) -> tuple[Any, Any, Any]:
         """Output, and both new states."""
@@ -283,7 +290,7 @@ class Peer:
 
 def peers(layers: Layers, device: str) -> Iterator[Peer]:
     """The layers in torch: its operations for a single token, and flash-linear-attention where that is installed."""
-    uploaded = [TorchLayer.of(layers.config, weights, device) for weights in layers.weights]
+    uploaded = [TorchLayer.of(layers.config, weights, layers.state, device) for weights in layers.weights]
     hidden = torch.from_numpy(layers.hidden).to(device)
     one = len(layers.hidden) == 1
 
