@@ -48,7 +48,7 @@ def write_reports(folder: Path, into: Path) -> None:
 def text(name: str, reports: Sequence[Report]) -> str:
     """The page of a measurement."""
     parts = [
-        f"# {reports[0].adapter}\n",
+        f"# {reports[0].adapter}, {reports[0].implementation}\n",
         f'<a href="{name}-report.html">The same with rooflines and bars</a>, as `oplet bench --html` makes it.\n',
     ]
     for report in reports:
