@@ -65,4 +65,4 @@ def _torch(device: str) -> Build:
     return build
 
 
-PEERS: Mapping[str, Build] = {"torch-cuda": _torch("cuda"), "torch-cpu": _torch("cpu")}
+PEERS: Mapping[str, Build] = {"torch_cuda": _torch("cuda"), "torch_cpu": _torch("cpu")}
