@@ -375,7 +375,7 @@ def test_an_op_that_is_not_installed(weights: GdnWeights) -> None:
         ({"hidden": hidden_of(2)[:, :-1]}, "hidden", r"has the shape \(2, 63\), not \(tokens, 64\)"),
         ({"hidden": hidden_of(2)[0]}, "hidden", r"has the shape \(64,\)"),
         ({"hidden": hidden_of(2).astype(int)}, "hidden", "is int64"),
-        ({"hidden": hidden_of(2).tolist()}, "hidden", "list is neither a numpy array nor a tensor"),
+        ({"hidden": hidden_of(2).tolist()}, "hidden", "list is not ndarray or Tensor"),
         ({"state": GdnState.zeros(CONFIG, 3)}, "hidden", "has 2 tokens, which 3 requests cannot share equally"),
         ({"state": GdnState.zeros(CONFIG, 0)}, "hidden", "has 2 tokens, which 0 requests cannot share equally"),
         (
@@ -393,8 +393,8 @@ def test_an_op_that_is_not_installed(weights: GdnWeights) -> None:
             "attn_qkv",
             r"has the shape \(128, 64\), and the configuration says \(128, 32\)",
         ),
-        ({"cu_seqlens": np.array([0, 2])}, "cu_seqlens", r"is int64 \(2,\), not int32 \(2,\)"),
-        ({"cu_seqlens": np.array([0, 1, 2], np.int32)}, "cu_seqlens", r"is int32 \(3,\), not int32 \(2,\)"),
+        ({"cu_seqlens": np.array([0, 2])}, "cu_seqlens", "is int64, not int32"),
+        ({"cu_seqlens": np.array([0, 1, 2], np.int32)}, "cu_seqlens", r"has the shape \(3,\), not \(2,\)"),
         ({"cu_seqlens": np.array([0, 3], np.int32)}, "cu_seqlens", r"\[0 3\] does not rise from 0 to 2"),
         ({"cu_seqlens": np.array([1, 2], np.int32)}, "cu_seqlens", "does not rise from 0"),
         (
@@ -402,9 +402,12 @@ def test_an_op_that_is_not_installed(weights: GdnWeights) -> None:
             "cu_seqlens",
             "does not rise from 0",
         ),
-        ({"cu_seqlens": [0, 2]}, "cu_seqlens", "list is neither"),
+        ({"cu_seqlens": [0, 2]}, "cu_seqlens", r"list is not ndarray or Tensor or None\n.*int32"),
+        ({"weights": None}, "weights", "NoneType is not GdnWeights or DeviceWeights"),
+        ({"config": {"hidden_dim": 64}}, "config", "dict is not GdnConfig"),
+        ({"state": None}, "state", r"NoneType is not GdnState\npass GdnState\.zeros"),
     ],
-    ids=range(15),
+    ids=range(18),
 )
 def test_refused(
     registry: oplet.Registry | None, weights: GdnWeights, changes: dict[str, Any], argument: str, match: str
@@ -420,8 +423,10 @@ def test_a_step_has_a_token_of_each_request(registry: oplet.Registry | None, wei
     for hidden in (hidden_of(4), hidden_of(1)[0]):
         with pytest.raises(oplet.InputError, match=r"has \d tokens, and the state 2 requests"):
             gdn_forward_token(weights, CONFIG, hidden, GdnState.zeros(CONFIG, 2), registry=registry)
-    with pytest.raises(oplet.InputError, match="NoneType is neither"):
-        gdn_forward_token(weights, CONFIG, None, GdnState.zeros(CONFIG), registry=registry)  # type: ignore[arg-type]
+    for wrong in ({"hidden": None}, {"state": None}):
+        call: dict[str, Any] = {"hidden": hidden_of(1)[0], "state": GdnState.zeros(CONFIG), **wrong}
+        with pytest.raises(oplet.InputError, match="NoneType is not"):
+            gdn_forward_token(weights, CONFIG, **call, registry=registry)
 
 
 def test_refused_on_the_device(weights: GdnWeights, uploaded: DeviceWeights) -> None:
@@ -437,6 +442,23 @@ def test_refused_on_the_device(weights: GdnWeights, uploaded: DeviceWeights) -> 
     for call, argument in (((uploaded, hidden_of(1)), "weights"), ((weights, there), "hidden")):
         with pytest.raises(oplet.InputError, match=f"{argument}: is on a device\npass registry="):
             gdn_forward(call[0], CONFIG, call[1], GdnState.zeros(CONFIG))  # type: ignore[call-overload]
+    with pytest.raises(oplet.InputError, match="registry: Device is not Registry or None"):
+        gdn_forward(weights, CONFIG, hidden_of(1), zeros, registry=registry.device)  # type: ignore[call-overload]
+    with pytest.raises(oplet.InputError, match="registry: Device is not Registry"):
+        weights.to(registry.device)  # type: ignore[arg-type]
+
+
+def test_another_device(weights: GdnWeights, uploaded: DeviceWeights) -> None:
+    _, there = gdn_forward(uploaded, CONFIG, hidden_of(1), GdnState.zeros(CONFIG), registry=device())
+    elsewhere = oplet.Registry(device=oplet.open_device())
+    for call, argument in (
+        ((uploaded, hidden_of(1), GdnState.zeros(CONFIG)), "weights"),
+        ((weights, device().tensor(hidden_of(1)), GdnState.zeros(CONFIG)), "hidden"),
+        ((weights, hidden_of(1), there), "state"),
+    ):
+        with pytest.raises(oplet.InputError, match=f"{argument}: is on another device than registry"):
+            gdn_forward(call[0], CONFIG, *call[1:], registry=elsewhere)
+    elsewhere.device.gpu.destroy()
 
 
 def test_fields_of_another_type(weights: GdnWeights) -> None:
@@ -488,3 +510,10 @@ def test_huggingface_errors(oracle: Oracle) -> None:
         weights_from_huggingface(tensors, oracle.config, prefix="weights/")
     with pytest.raises(oplet.InputError, match="there is no 'linear_num_key_heads'"):
         config_from_huggingface({"hidden_size": 8})
+    with pytest.raises(oplet.InputError, match=r"settings: list is not Mapping\npass config\.to_dict\(\)"):
+        config_from_huggingface([])  # type: ignore[arg-type]
+    with pytest.raises(oplet.InputError, match=r"tensors: list is not Mapping\npass the state dict"):
+        weights_from_huggingface([], oracle.config)  # type: ignore[arg-type]
+    tensors["weights/dt_bias"] = np.array(["x"] * 6)
+    with pytest.raises(oplet.InputError, match=r"weights/dt_bias: ndarray is no tensor: could not convert"):
+        weights_from_huggingface(tensors, oracle.config, prefix="weights/")

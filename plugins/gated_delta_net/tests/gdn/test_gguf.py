@@ -229,6 +229,7 @@ def test_metadata(weights: GdnWeights, write: Writer) -> None:
 def test_no_file_of_a_model(tmp_path: Path) -> None:
     refused(tmp_path / "none.gguf", "none.gguf cannot be read")
     refused(tmp_path, "cannot be read")
+    refused(None, "None cannot be read")  # type: ignore[arg-type]
     path = tmp_path / "other.gguf"
     for content, match in (
         (b"", "truncated: the magic number needs 4 bytes more, and there are 0"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from types import NoneType
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -11,12 +13,16 @@ from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
 from oplet_gated_delta_net.gdn.reference import QK_EPSILON, forward
+from oplet_gated_delta_net.gdn.refusal import check_type, refuse
 from oplet_gated_delta_net.gdn.state import Array, GdnState, check_state
 from oplet_gated_delta_net.gdn.weights import GEMM, DeviceWeights, GdnWeights, check_weights
 
 CONV = "com.microsoft.VarlenCausalConvWithState"
 DELTA = "com.microsoft.GatedDeltaNet"
 NORM = "com.microsoft.GatedRMSNorm"
+
+_WHERE = "gdn_forward"
+_ARRAYS = (np.ndarray, oplet.Tensor)
 
 _GEMM_ATTRS = {"transB": 1}
 _CONV_ATTRS = {"activation": "silu"}
@@ -65,10 +71,11 @@ def gdn_forward_token(
     Raises:
         As `gdn_forward`.
     """
-    _check_type("hidden", hidden)
+    _check_types(weights, config, hidden, state, None, registry)
     rows = hidden.reshape(1, -1) if hidden.ndim == 1 else hidden
     if rows.ndim == 2 and rows.shape[0] != state.requests:
-        _refuse(
+        refuse(
+            _WHERE,
             "hidden",
             f"has {rows.shape[0]} tokens, and the state {state.requests} requests",
             "pass one token of each request, or call gdn_forward",
@@ -134,6 +141,7 @@ def gdn_forward(
         UnknownOpError: an op that the block needs is not installed.
         oplet.OpletError: as `oplet.Registry.run`.
     """
+    _check_types(weights, config, hidden, state, cu_seqlens, registry)
     return _forward(weights, config, hidden, state, cu_seqlens, registry)
 
 
@@ -145,7 +153,6 @@ def _forward(
     cu_seqlens: Array | None,
     registry: oplet.Registry | None,
 ) -> tuple[Array, GdnState]:
-    _check_type("hidden", hidden)
     check_weights(weights, config)
     check_state(state, config, weights.dtype)
     _check_hidden(hidden, config, weights.dtype)
@@ -154,13 +161,8 @@ def _forward(
         return _on_device(weights, config, hidden, state, cu_seqlens, registry)
     if isinstance(weights, DeviceWeights):
         _refuse_device("weights")
-    for name, value in (
-        ("hidden", hidden),
-        ("state", state.recurrent),
-        ("state", state.conv),
-        ("cu_seqlens", cu_seqlens),
-    ):
-        if isinstance(value, oplet.Tensor) and not value.on_host:
+    for name, value in _tensors(hidden, state, cu_seqlens):
+        if not value.on_host:
             _refuse_device(name)
     tokens, requests = hidden.shape[0], state.requests
     offsets = np.linspace(0, tokens, requests + 1) if cu_seqlens is None else np.asarray(cu_seqlens)
@@ -177,8 +179,12 @@ def _on_device(
     registry: oplet.Registry,
 ) -> tuple[oplet.Tensor, GdnState]:
     run = registry.run
+    for name, tensor in _tensors(hidden, state, cu_seqlens):
+        _check_place(name, tensor, registry)
     if isinstance(weights, GdnWeights):
         weights = weights.to(registry)
+    else:
+        _check_place("weights", weights.attn_qkv, registry)
     tokens, requests = hidden.shape[0], state.requests
     hidden = _narrowed(hidden, weights.dtype)
     if cu_seqlens is None:
@@ -230,60 +236,81 @@ def _narrowed(array: Any, dtype: np.dtype[Any]) -> Any:
         return array.astype(dtype, copy=False)
 
 
-def _check_type(name: str, value: object) -> None:
-    if not isinstance(value, Array):
-        _refuse(
-            name,
-            f"{type(value).__name__} is neither a numpy array nor a tensor",
-            f"pass np.asarray({name}, np.float32)",
-        )
+def _check_types(
+    weights: object, config: object, hidden: object, state: object, cu_seqlens: object, registry: object
+) -> None:
+    check_type(_WHERE, "weights", weights, (GdnWeights, DeviceWeights), "pass GdnWeights, or weights.to(registry)")
+    check_type(_WHERE, "config", config, GdnConfig, "pass the sizes, as GgufModel.config has them")
+    check_type(_WHERE, "hidden", hidden, _ARRAYS, "pass np.asarray(hidden, np.float32)")
+    check_type(_WHERE, "state", state, GdnState, "pass GdnState.zeros(config), or what a call before gave")
+    check_type(_WHERE, "cu_seqlens", cu_seqlens, (*_ARRAYS, NoneType), "pass np.asarray(cu_seqlens, np.int32)")
+    check_type(_WHERE, "registry", registry, (oplet.Registry, NoneType), "pass oplet.Registry(), or None for numpy")
 
 
 def _check_hidden(hidden: Array, config: GdnConfig, dtype: np.dtype[Any]) -> None:
     if hidden.ndim != 2 or hidden.shape[1] != config.hidden_dim:
-        _refuse(
+        refuse(
+            _WHERE,
             "hidden",
             f"has the shape {shape_text(hidden.shape)}, not (tokens, {config.hidden_dim})",
             "pass one row for each token; gdn_forward_token also takes a single vector",
         )
     if isinstance(hidden, oplet.Tensor) and hidden.dtype != dtype:
-        _refuse(
+        refuse(
+            _WHERE,
             "hidden",
             f"is {hidden.dtype.name} on the device, and the weights are {dtype.name}",
             f"make it {dtype.name}, or take weights.astype({hidden.dtype.name!r})",
         )
     if hidden.dtype.kind != "f":
-        _refuse("hidden", f"is {hidden.dtype.name}", "pass floats: hidden.astype(np.float32)")
+        refuse(_WHERE, "hidden", f"is {hidden.dtype.name}", "pass floats: hidden.astype(np.float32)")
 
 
 def _check_offsets(cu_seqlens: Array | None, tokens: int, requests: int) -> None:
     if cu_seqlens is None:
         if tokens % requests if requests else tokens:
-            _refuse(
+            refuse(
+                _WHERE,
                 "hidden",
                 f"has {tokens} tokens, which {requests} requests cannot share equally",
                 "pass cu_seqlens, which says where each request begins and ends",
             )
         return
-    _check_type("cu_seqlens", cu_seqlens)
-    if cu_seqlens.shape != (requests + 1,) or cu_seqlens.dtype != np.int32:
-        _refuse(
+    if cu_seqlens.dtype != np.int32:
+        refuse(_WHERE, "cu_seqlens", f"is {cu_seqlens.dtype.name}, not int32", "pass cu_seqlens.astype(np.int32)")
+    if cu_seqlens.shape != (requests + 1,):
+        refuse(
+            _WHERE,
             "cu_seqlens",
-            f"is {cu_seqlens.dtype.name} {shape_text(cu_seqlens.shape)}, not int32 ({requests + 1},)",
+            f"has the shape {shape_text(cu_seqlens.shape)}, not ({requests + 1},)",
             "pass an offset more than the state has requests",
         )
     host = cu_seqlens if isinstance(cu_seqlens, np.ndarray) else cu_seqlens.host
     if host is not None and (host[0] != 0 or host[-1] != tokens or (np.diff(host) < 0).any()):
-        _refuse(
+        refuse(
+            _WHERE,
             "cu_seqlens",
             f"{np.array2string(host, threshold=8)} does not rise from 0 to {tokens}, the number of tokens",
             "pass where each request begins, and last the number of tokens",
         )
 
 
+def _tensors(hidden: Array, state: GdnState, cu_seqlens: Array | None) -> Iterator[tuple[str, oplet.Tensor]]:
+    """Those of the arguments that are tensors, by the argument's name."""
+    for name, value in (
+        ("hidden", hidden),
+        ("state", state.recurrent),
+        ("state", state.conv),
+        ("cu_seqlens", cu_seqlens),
+    ):
+        if isinstance(value, oplet.Tensor):
+            yield name, value
+
+
+def _check_place(argument: str, tensor: oplet.Tensor, registry: oplet.Registry) -> None:
+    if tensor.device is not None and tensor.device is not registry.device:
+        refuse(_WHERE, argument, "is on another device than registry", "pass the registry that it was made with")
+
+
 def _refuse_device(argument: str) -> NoReturn:
-    _refuse(argument, "is on a device", "pass registry=, the one that it is on")
-
-
-def _refuse(argument: str, what: str, do: str) -> NoReturn:
-    raise oplet.InputError(f"gdn_forward: {argument}: {what}\n{do}", argument=argument)
+    refuse(_WHERE, argument, "is on a device", "pass registry=, the one that it is on")

@@ -8,15 +8,13 @@ from functools import cached_property
 from types import MappingProxyType
 
 import attrs
-import oplet
+
+from oplet_gated_delta_net.gdn.refusal import refuse
 
 
 def _positive(config: GdnConfig, attribute: attrs.Attribute[int], value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise oplet.InputError(
-            f"GdnConfig: {attribute.name}: {value!r} is not an int of at least 1\npass the model's",
-            argument=attribute.name,
-        )
+        refuse("GdnConfig", attribute.name, f"{value!r} is not an int of at least 1", "pass the model's")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -46,15 +44,18 @@ class GdnConfig:
 
     def __attrs_post_init__(self) -> None:
         if self.num_value_heads % self.num_key_heads:
-            raise oplet.InputError(
-                f"GdnConfig: num_value_heads: {self.num_value_heads} is no multiple of num_key_heads, "
-                f"{self.num_key_heads}\neach key head serves equally many value heads",
-                argument="num_value_heads",
+            refuse(
+                "GdnConfig",
+                "num_value_heads",
+                f"{self.num_value_heads} is no multiple of num_key_heads, {self.num_key_heads}",
+                "each key head serves equally many value heads",
             )
         if not isinstance(self.rms_norm_eps, int | float) or not 0 <= self.rms_norm_eps < math.inf:
-            raise oplet.InputError(
-                f"GdnConfig: rms_norm_eps: {self.rms_norm_eps!r} is no finite number of at least 0\npass the model's",
-                argument="rms_norm_eps",
+            refuse(
+                "GdnConfig",
+                "rms_norm_eps",
+                f"{self.rms_norm_eps!r} is no finite number of at least 0",
+                "pass the model's",
             )
 
     @property

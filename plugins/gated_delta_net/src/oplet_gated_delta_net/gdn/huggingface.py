@@ -12,6 +12,7 @@ from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
 from oplet_gated_delta_net.gdn.heads import split_ba, split_qkvz
+from oplet_gated_delta_net.gdn.refusal import check_type
 from oplet_gated_delta_net.gdn.weights import GdnWeights, as_dtype
 
 _CONFIG = {
@@ -32,13 +33,16 @@ def config_from_huggingface(settings: Mapping[str, Any]) -> GdnConfig:
         settings: the file's contents, or `config.to_dict()`.
 
     Raises:
-        InputError: a setting is missing or no size.
+        InputError: these are no settings, or one is missing or no size.
     """
+    check_type(
+        "config_from_huggingface", "settings", settings, Mapping, "pass config.to_dict(), or config.json as read"
+    )
     for name in _CONFIG.values():
         if name not in settings:
             raise oplet.InputError(
                 f"settings: there is no {name!r}\n  there are {', '.join(map(repr, settings)) or 'none'}\n"
-                "pass the settings of a model with linear attention; those of text where they are apart",
+                "pass those of a model with linear attention; where text has its own, settings['text_config']",
                 argument="settings",
             )
     return GdnConfig(**{field: settings[name] for field, name in _CONFIG.items()})
@@ -56,8 +60,11 @@ def weights_from_huggingface(
         dtype: what the block is to compute in, "float32" or "float16".
 
     Raises:
-        InputError: a tensor is missing, of another shape, or past float16; its name is told.
+        InputError: a tensor is missing, none, of another shape, or past float16; its name is told.
     """
+    where = "weights_from_huggingface"
+    check_type(where, "tensors", tensors, Mapping, "pass the state dict of the layer: layer.state_dict()")
+    check_type(where, "config", config, GdnConfig, "pass config_from_huggingface(settings)")
 
     def take(name: str, *shape: int) -> np.ndarray:
         key = prefix + name
@@ -68,7 +75,7 @@ def weights_from_huggingface(
                 "pass the state dict of a Gated DeltaNet layer, and what comes before its names as prefix",
                 argument="tensors",
             )
-        array = _array(tensors[key])
+        array = _array(key, tensors[key])
         if array.shape != shape:
             raise oplet.InputError(
                 f"tensors: {key}: it has the shape {shape_text(array.shape)}, and the configuration says "
@@ -100,8 +107,14 @@ def weights_from_huggingface(
     return GdnWeights(**{name: as_dtype(name, array, dtype) for name, array in fields.items()})
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(name: str, value: Any) -> np.ndarray:
     """Any float tensor as float32."""
     if hasattr(value, "detach"):  # torch's, whose bfloat16 numpy does not know
         value = value.detach().cpu().float().numpy()
-    return np.asarray(value).astype(np.float32)
+    try:
+        return np.asarray(value).astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise oplet.InputError(
+            f"tensors: {name}: {type(value).__name__} is no tensor: {error}\npass numpy arrays or torch tensors",
+            argument="tensors",
+        ) from error

@@ -10,6 +10,7 @@ import oplet
 from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
+from oplet_gated_delta_net.gdn.refusal import check_type, refuse
 
 #: on the host, or on a device
 Array = np.ndarray | oplet.Tensor
@@ -25,10 +26,7 @@ def _typed(state: GdnState, attribute: attrs.Attribute[Array], value: object) ->
         dtype = f"{type(value).__name__}, neither a numpy array nor a tensor"
     if dtype in wanted:
         return
-    raise oplet.InputError(
-        f"GdnState: {attribute.name}: it is {dtype}\npass np.asarray({attribute.name}, np.float32)",
-        argument=attribute.name,
-    )
+    refuse("GdnState", attribute.name, f"it is {dtype}", f"pass np.asarray({attribute.name}, np.float32)")
 
 
 @attrs.frozen(eq=False)
@@ -54,12 +52,15 @@ class GdnState:
         """The state before the first token, on the host.
 
         Raises:
-            InputError: requests is not an int of at least 0.
+            InputError: requests is not an int of at least 0, or config no GdnConfig.
         """
+        check_type("GdnState.zeros", "config", config, GdnConfig, "pass the sizes, as GgufModel.config has them")
         if not isinstance(requests, int | np.integer) or isinstance(requests, bool) or requests < 0:
-            raise oplet.InputError(
-                f"requests: {requests!r} is not an int of at least 0\npass how many sequences there are",
-                argument="requests",
+            refuse(
+                "GdnState.zeros",
+                "requests",
+                f"{requests!r} is not an int of at least 0",
+                "pass how many sequences there are",
             )
         heads = (config.num_value_heads, config.value_head_dim, config.key_head_dim)
         return cls(
@@ -76,13 +77,17 @@ class GdnState:
             conv: as the attribute.
 
         Raises:
-            InputError: recurrent has another rank.
+            InputError: recurrent is no array, or of another rank.
         """
+        where = "GdnState.from_key_major"
+        kinds = (np.ndarray, oplet.Tensor)
+        check_type(where, "recurrent", recurrent, kinds, "pass np.asarray(recurrent, np.float32)")
         if recurrent.ndim != 4:
-            raise oplet.InputError(
-                f"recurrent: it has the shape {shape_text(recurrent.shape)}, not (requests, Hv, dk, dv)\n"
+            refuse(
+                where,
+                "recurrent",
+                f"has the shape {shape_text(recurrent.shape)}, not (requests, Hv, dk, dv)",
                 "give it an axis of requests, of length 1 for one",
-                argument="recurrent",
             )
         return cls(np.ascontiguousarray(np.asarray(recurrent).swapaxes(2, 3)), conv)
 
@@ -114,14 +119,16 @@ def check_state(state: GdnState, config: GdnConfig, dtype: np.dtype[Any]) -> Non
     for name, shape in shapes.items():
         found = getattr(state, name).shape
         if found != shape:
-            raise oplet.InputError(
-                f"state: {name} has the shape {shape_text(found)}, and the configuration says {shape_text(shape)}\n"
+            refuse(
+                "gdn_forward",
+                "state",
+                f"{name} has the shape {shape_text(found)}, and the configuration says {shape_text(shape)}",
                 "pass one that this block made, or GdnState.zeros(config, requests)",
-                argument="state",
             )
     if isinstance(state.conv, oplet.Tensor) and state.conv.dtype != dtype:
-        raise oplet.InputError(
-            f"state: conv is {state.conv.dtype.name} on the device, and the weights are {dtype.name}\n"
+        refuse(
+            "gdn_forward",
+            "state",
+            f"conv is {state.conv.dtype.name} on the device, and the weights are {dtype.name}",
             "pass state.numpy(), which is converted when it is uploaded",
-            argument="state",
         )

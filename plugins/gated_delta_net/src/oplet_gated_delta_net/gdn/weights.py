@@ -11,8 +11,11 @@ import oplet
 from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
+from oplet_gated_delta_net.gdn.refusal import check_type, refuse
 
 GEMM = "com.microsoft.FusedGemm"
+
+_WHERE = "GdnWeights"
 
 #: what a block computes in
 DTYPES = ("float32", "float16")
@@ -62,18 +65,22 @@ class GdnWeights:
         for name in self.names:
             array = getattr(self, name)
             if not isinstance(array, np.ndarray):
-                _refuse(name, f"{type(array).__name__} is not a numpy array", f"pass np.asarray({name}, np.float32)")
+                refuse(
+                    _WHERE, name, f"{type(array).__name__} is not a numpy array", f"pass np.asarray({name}, np.float32)"
+                )
             wanted = ("float32",) if name in GATES else DTYPES
             if array.dtype.name not in wanted:
-                _refuse(name, f"is {array.dtype.name}", f"convert it with {name}.astype(np.{wanted[0]})")
+                refuse(_WHERE, name, f"is {array.dtype.name}", f"convert it with {name}.astype(np.{wanted[0]})")
             if name not in GATES and array.dtype != self.dtype:
-                _refuse(
+                refuse(
+                    _WHERE,
                     name,
                     f"is {array.dtype.name}, and attn_qkv {self.dtype.name}",
                     f"convert it with {name}.astype(np.{self.dtype.name})",
                 )
         if not (self.ssm_a <= 0).all():  # also a NaN
-            _refuse(
+            refuse(
+                _WHERE,
                 "ssm_a",
                 f"{self.ssm_a[~(self.ssm_a <= 0)][0]} is above 0, so that the state would grow",
                 "pass −exp(A_log), not A_log",
@@ -105,9 +112,11 @@ class GdnWeights:
         """Uploads them, once for any number of calls.
 
         Raises:
+            InputError: it is no registry.
             UnknownOpError: an op that the block needs is not installed.
             DeviceError: memory was refused.
         """
+        check_type("GdnWeights.to", "registry", registry, oplet.Registry, "pass oplet.Registry()")
         if GEMM not in registry:  # told before anything is uploaded
             raise oplet.UnknownOpError(
                 f"the Gated DeltaNet block needs {GEMM}, which no plugin offers\n"
@@ -189,7 +198,7 @@ def as_dtype(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "float16":
         lost = np.isinf(narrow) & np.isfinite(array)
         if lost.any():
-            _refuse(name, f"{array[lost][0]} is past float16", 'take dtype="float32"')
+            refuse(_WHERE, name, f"{array[lost][0]} is past float16", 'take dtype="float32"')
     return narrow
 
 
@@ -204,12 +213,9 @@ def check_weights(weights: GdnWeights | DeviceWeights, config: GdnConfig) -> Non
         return
     for name, shape in wanted.items():
         if found[name] != shape:
-            _refuse(
+            refuse(
+                _WHERE,
                 name,
                 f"has the shape {shape_text(found[name])}, and the configuration says {shape_text(shape)}",
                 f"pass weights that fit {config}",
             )
-
-
-def _refuse(name: str, what: str, do: str) -> None:
-    raise oplet.InputError(f"GdnWeights: {name}: {what}\n{do}", argument=name)

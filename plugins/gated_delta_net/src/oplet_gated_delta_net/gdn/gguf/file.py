@@ -87,14 +87,14 @@ class GgufFile:
         Raises:
             InputError: it cannot be read, is not a GGUF file, or is damaged; with the place in it.
         """
-        self.path = Path(path)
         try:
+            self.path = Path(path)
             # An empty file cannot be mapped; it is told as one that is too short.
             empty = self.path.stat().st_size == 0
             self._data = np.zeros(0, np.uint8) if empty else np.memmap(self.path, np.uint8, mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise oplet.InputError(
-                f"path: {self.path} cannot be read: {error}\npass the path of a GGUF file", argument="path"
+                f"path: {path} cannot be read: {error}\npass the path of a GGUF file", argument="path"
             ) from error
         cursor = _Cursor(self.path, memoryview(self._data))  # type: ignore[arg-type]  # numpy's arrays have the buffer protocol
         tensors, keys = _header(cursor)

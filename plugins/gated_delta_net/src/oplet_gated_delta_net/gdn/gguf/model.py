@@ -88,7 +88,7 @@ class GgufModel:
                 f"layer: {layer!r} is no Gated DeltaNet layer of {self._path}\n  those are {known}\npass one of these",
                 argument="layer",
             )
-        return self._weights(f"blk.{layer}.", dtype)
+        return self._weights(f"blk.{int(layer)}.", dtype)
 
     def all_weights(self, *, dtype: str = "float32", progress: bool | None = None) -> dict[int, GdnWeights]:
         """The weights of every Gated DeltaNet layer, by its number.
