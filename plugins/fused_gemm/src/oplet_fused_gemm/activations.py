@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 import oplet
-from oplet.request import AttributeValue
 
 #: resolved `activation_alpha`, `activation_beta` and `activation_gamma`, by their last word
 Values = Mapping[str, float]
@@ -31,23 +30,24 @@ class Activation:
     defaults: Mapping[str, float | None] = {}
     params: Callable[[Values], Mapping[str, float]] = dict
 
-    def values(self, name: str, given: Mapping[str, AttributeValue]) -> dict[str, float]:
-        """Its parameters from a request's attributes; those that it does not take are ignored, as ONNX does.
+    def values(self, request: oplet.Request) -> dict[str, float]:
+        """Its parameters in a request that names it; those that it does not take are ignored, as ONNX does.
 
         Raises:
             InputError: when a parameter that has no default is not given.
         """
         values = {}
         for parameter, default in self.defaults.items():
-            value = given[f"activation_{parameter}"]
+            argument = f"activation_{parameter}"
+            value = request.attrs[argument]
             if value is None and default is None:
+                name = request.attrs["activation"]
                 needed = ", ".join(f"activation_{p}" for p, d in self.defaults.items() if d is None)
-                raise oplet.InputError(
-                    f"com.microsoft.FusedGemm: activation_{parameter}: {name} needs it, and ONNX has no default\n"
-                    f"  activation {name} takes {needed}\n"
-                    f"give activation_{parameter} a value",
-                    op="com.microsoft.FusedGemm",
-                    argument=f"activation_{parameter}",
+                raise request.refusal(
+                    argument,
+                    f"{name} needs it, and ONNX has no default",
+                    f"activation {name} takes {needed}",
+                    do=f"give {argument} a value",
                 )
             # ONNX stores attributes as float32; kernels and reference have to see the same number.
             values[parameter] = float(np.float32(default if value is None else value))

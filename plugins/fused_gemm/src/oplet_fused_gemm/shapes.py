@@ -93,8 +93,7 @@ class Gemm:
         c = None
         if "C" in request.inputs:
             c = _broadcast(request, m, n)
-        name = str(request.attrs["activation"] or "")
-        activation = ACTIVATIONS[name]
+        activation = ACTIVATIONS[str(request.attrs["activation"] or "")]
         return cls(
             dtype=a.dtype,
             m=m,
@@ -106,7 +105,7 @@ class Gemm:
             alpha=np.float32(request.attrs["alpha"]),
             beta=beta,
             activation=activation,
-            values=activation.values(name, request.attrs),
+            values=activation.values(request),
         )
 
 

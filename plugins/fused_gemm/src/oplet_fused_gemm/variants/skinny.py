@@ -97,8 +97,9 @@ def columns_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Columns:
     if few > 4:
         # More lanes reach a higher rate, but only where other work fills the device meanwhile.
         return Columns(threads=256, lanes=4 if half else 8, depth=depth, unroll=1 if half else 4)
-    most = caps.limits["maxComputeInvocationsPerWorkgroup"]
-    return Columns(threads=min(512, most), lanes=8, depth=depth, unroll=1 if half else 2)
+    # Of a device's limit the kernel needs a power of two; 256 every device has.
+    threads = 512 if caps.limits["maxComputeInvocationsPerWorkgroup"] >= 512 else 256
+    return Columns(threads=threads, lanes=8, depth=depth, unroll=1 if half else 2)
 
 
 def _element(scalar: str, chunk: int) -> str:

@@ -69,7 +69,7 @@ def _guards(gemm: Gemm, tile: RegisterTile) -> str:
     """Which reads the template keeps inside K, as measured on an H200.
 
     A branch that has the last slice's guards apart is worth 7 % with the large tile in float32. It costs 3 % where
-    both factors are read along K, and 9 % in float16. Smaller tiles gain 8 % where K needs no guards at all.
+    B is read along K, too, and 9 % in float16. Smaller tiles gain 8 % where K needs no guards at all.
     """
     if gemm.dtype == "float16":
         return "all"
