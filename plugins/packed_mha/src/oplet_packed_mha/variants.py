@@ -96,9 +96,10 @@ def _plan_flash(
     form: Form, request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool
 ) -> Sequence[oplet.Launch]:
     attention = Attention.of(request)
-    tile = choose_tile(attention.value_size, caps, subgroups=subgroups)
-    if not attention.output.size or tile is None:
+    if not attention.output.size:
         return []
+    tile = choose_tile(attention.value_size, caps, subgroups=subgroups)
+    assert tile is not None  # else rejected
     # Heads whose columns come in whole chunks need no zeros behind the last one.
     whole = attention.head_size % tile.depth == 0
     return [
