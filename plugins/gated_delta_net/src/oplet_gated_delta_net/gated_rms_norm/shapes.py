@@ -53,8 +53,6 @@ class Groups:
                 f"{shape_text(gate.shape)} is not X's shape, {shape_text(x.shape)}",
                 do="pass a gate for each element of X; nothing is broadcast",
             )
-        if x.size >= 1 << 32:
-            raise request.refusal("X", f"has {x.size} elements; WGSL counts to 2^32", do="split the call")
         with np.errstate(over="ignore"):
             epsilon = np.float32(request.attrs["epsilon"])
         if not epsilon >= 0:

@@ -118,13 +118,20 @@ def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subg
             )
         )
     bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, "vec4<f32>")})
-    choices |= {
-        "width": tiling.width,
-        "subgroups": subgroups,
-        "hop": 4 if caps.subgroup_size >= 16 else 1,
-        "pieces": tiling.pieces,
-    }
-    scan = oplet.Launch("chunk_scan.wgsl.jinja", workgroups, choices, params, bound.bindings, bound.scratch)
+    scan = oplet.Launch(
+        "chunk_scan.wgsl.jinja",
+        workgroups,
+        {
+            **choices,
+            "width": tiling.width,
+            "subgroups": subgroups,
+            "hop": 4 if caps.subgroup_size >= 16 else 1,
+            "pieces": tiling.pieces,
+        },
+        params,
+        bound.bindings,
+        bound.scratch,
+    )
     steps += launches.walk(delta, scan, recurrences)
     if delta.ragged:
         steps += recurrent.plan(request, delta, caps, subgroups=subgroups, only_disorder=True)

@@ -179,7 +179,7 @@ def gates(request: oplet.Request, delta: Delta) -> tuple[oplet.Launch | None, di
     launch = oplet.Launch(
         "precompute_gates.wgsl.jinja",
         -(-spec.size // _GATES_WORKGROUP),
-        {},
+        {"workgroup": _GATES_WORKGROUP},
         gate_params(delta),
         bound.bindings,
         bound.scratch,

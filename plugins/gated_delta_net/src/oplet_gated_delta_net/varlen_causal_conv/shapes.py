@@ -91,9 +91,6 @@ class Convolution:
             "final_state": oplet.TensorSpec((batch, channels, history), dtype),
             "state_update": oplet.TensorSpec((batch, capacity, channels), dtype),
         }
-        for name, spec in {**request.inputs, **specs}.items():
-            if spec.size >= 1 << 32:
-                raise request.refusal(name, f"has {spec.size} elements; WGSL counts to 2^32", do="split the call")
         return cls(
             dtype=dtype,
             tokens=tokens,
