@@ -4,7 +4,7 @@ Without an argument it writes a small file first: two layers of random weights i
 such as a Qwen3.5 or Qwen3-Next model, it takes that file's first two layers. What a model has besides, embeddings,
 attention, experts, is left out: the prompt is random, and the next token is what the layers gave.
 
-    pip install 'oplet-gated-delta-net[gguf]'
+    pip install ./core ./plugins/fused_gemm './plugins/gated_delta_net[gguf]'
     python examples/gdn_decode.py [model.gguf]
 """
 
