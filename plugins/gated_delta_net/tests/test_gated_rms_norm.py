@@ -62,8 +62,8 @@ class Answered:
     def mismatch(self, got: np.ndarray) -> str | None:
         allowed = self.scale
         if got.dtype == np.float16:
-            # onnxruntime's result is rounded too, perhaps to the other side.
-            allowed = allowed + np.abs(np.spacing(self.want)).astype(np.float64) / TOLERANCE.rtol
+            # onnxruntime's result is rounded too, perhaps to the other side: half a unit.
+            allowed = allowed + np.abs(np.spacing(self.want)).astype(np.float64) / 2 / TOLERANCE.rtol
         found = compare(got, self.want.astype(np.float64), TOLERANCE, allowed)
         return found and f"X {got.shape}: {found.describe('Y', TOLERANCE)}"
 

@@ -55,8 +55,8 @@ class Answered:
     def mismatch(self, name: str, got: np.ndarray) -> str | None:
         want, allowed = self.want[name], self.scale[name]
         if name == "output" and got.dtype == np.float16:
-            # onnxruntime's result is rounded too, perhaps to the other side.
-            allowed = allowed + np.abs(np.spacing(want)).astype(np.float64) / TOLERANCE.rtol
+            # onnxruntime's result is rounded too, perhaps to the other side: half a unit.
+            allowed = allowed + np.abs(np.spacing(want)).astype(np.float64) / 2 / TOLERANCE.rtol
         found = compare(got, want.astype(np.float64), TOLERANCE, allowed)
         return found and f"{self.request}: {found.describe(name, TOLERANCE)}"
 
