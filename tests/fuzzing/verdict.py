@@ -32,9 +32,9 @@ def make_calls(op: str, count: int, seed: int, now: Now, pipelines: int | None =
         op: the op id.
         count: how many, before any that make a finding smaller.
         seed: of the calls, and of the cases that they begin with.
+        now: is told each call.
         pipelines: compiled at most, or a few more; from then on calls are explained instead of run. None for any
             number.
-        now: is told each call.
     """
     kit = Kit(op, devices=Devices(), seed=seed)
     registry = kit.registry("best")
