@@ -280,6 +280,14 @@ def test_no_requests(registry: oplet.Registry | None, weights: GdnWeights) -> No
 # States ----------------------------------------------------------------------------------------------
 
 
+def test_what_they_print(weights: GdnWeights) -> None:
+    state = GdnState(np.zeros((3, 6, 5, 8), np.float32), np.zeros((3, 62, 3), np.float16))
+    assert repr(state) == "GdnState(recurrent float32 (3, 6, 5, 8), conv float16 (3, 62, 3))"
+    text = repr(weights)
+    assert text.startswith(f"GdnWeights(float32: attn_qkv {weights.attn_qkv.shape}, ")
+    assert text.endswith(f"ssm_out {weights.ssm_out.shape})")
+
+
 def test_a_call_leaves_the_state_as_it_was(registry: oplet.Registry | None, weights: GdnWeights) -> None:
     hidden = hidden_of(1)[0]
     _, state = gdn_forward_token(weights, CONFIG, hidden, some_state(CONFIG, 1), registry=registry)

@@ -29,7 +29,7 @@ def _typed(state: GdnState, attribute: attrs.Attribute[Array], value: object) ->
     refuse("GdnState", attribute.name, f"it is {dtype}", f"pass np.asarray({attribute.name}, np.float32)")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class GdnState:
     """The state of a block, of one request or several. A call makes a new one and leaves the old one as it was.
 
@@ -46,6 +46,10 @@ class GdnState:
 
     recurrent: Array = attrs.field(validator=_typed)
     conv: Array = attrs.field(validator=_typed)
+
+    def __repr__(self) -> str:
+        fields = (("recurrent", self.recurrent), ("conv", self.conv))
+        return f"GdnState({', '.join(f'{name} {one.dtype.name} {shape_text(one.shape)}' for name, one in fields)})"
 
     @classmethod
     def zeros(cls, config: GdnConfig, requests: int = 1) -> GdnState:

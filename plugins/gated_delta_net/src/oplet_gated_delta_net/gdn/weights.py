@@ -27,7 +27,7 @@ GATES = ("ssm_dt", "ssm_a")
 MOST_OFFSETS = 64
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True, repr=False)
 class GdnWeights:
     """Weights on the host, with value heads in grouped order: head h uses key head h // (Hv / Hk).
 
@@ -85,6 +85,10 @@ class GdnWeights:
                 f"{self.ssm_a[~(self.ssm_a <= 0)][0]} is above 0, so that the state would grow",
                 "pass −exp(A_log), not A_log",
             )
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in self.shapes.items())
+        return f"GdnWeights({self.dtype.name}: {shapes})"
 
     @property
     def dtype(self) -> np.dtype[Any]:
