@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -378,13 +379,14 @@ def test_a_buffer_let_go_of_is_used_again(made: list[Gpu]) -> None:
     assert other.serial != serial
 
 
-def test_the_last_one_returned_is_taken_first(made: list[Gpu]) -> None:
+def test_which_one_is_taken_depends_on_no_order(made: list[Gpu]) -> None:
     pool = pool_of(made)
-    a, b = pool.take(8), pool.take(8)
-    last = b.serial
-    del a
-    del b
-    assert pool.take(8).serial == last, "a repeated call meets its own buffers, and their bind groups"
+    for order in itertools.permutations(range(3)):
+        held = {number: pool.take(8) for number in range(3)}
+        assert [one.serial for one in held.values()] == sorted(one.serial for one in held.values())
+        for number in order:
+            del held[number]
+    assert len(made) == 3
 
 
 def test_idle_buffers_go_before_the_limit_is_reached(made: list[Gpu]) -> None:

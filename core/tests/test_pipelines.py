@@ -100,6 +100,23 @@ def test_the_cache_is_bounded_and_forgets_the_longest_unused(
     assert fresh.pipelines.compiled == 5
 
 
+def test_layers_that_hand_on_states_soon_meet_their_bind_groups_again(device: oplet.Device) -> None:
+    registry = oplet.Registry(device=device, discover=False)
+    registry.register(SCALE, acme_scale)
+    x, states = registry.tensor(ONES), [registry.tensor(ONES) for _ in range(5)]
+    counts = []
+    for _ in range(12):
+        with registry.batch():
+            hidden, new = x, []
+            for state in states:
+                hidden = registry.run(SCALE, X=registry.run(SCALE, X=hidden))
+                new.append(registry.run(SCALE, X=state))
+        states = new
+        counts.append(device.bind_group_count)
+    assert counts[4:] == counts[4:5] * 8, counts
+    np.testing.assert_array_equal(states[0].numpy(), 2.0**12 * ONES)
+
+
 def test_bind_groups_are_cached_and_bounded(device: oplet.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = oplet.Registry(device=device, discover=False)
     registry.register(SCALE, acme_scale)
