@@ -96,7 +96,7 @@ class GgufFile:
             raise oplet.InputError(
                 f"path: {path} cannot be read: {error}\npass the path of a GGUF file", argument="path"
             ) from error
-        cursor = _Cursor(self.path, memoryview(self._data))  # type: ignore[arg-type]  # numpy's arrays have the buffer protocol
+        cursor = _Cursor(self.path, self._data.data)
         tensors, keys = _header(cursor)
         self.metadata: Mapping[str, Scalar | str] = MappingProxyType(_metadata(cursor, keys))
         alignment = self.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
