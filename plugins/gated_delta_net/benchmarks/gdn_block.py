@@ -350,6 +350,9 @@ def main() -> None:
     sizes = {"hidden-dim": 2048, "key-heads": 16, "value-heads": 32, "key-head-dim": 128, "value-head-dim": 128}
     for option, size in {**sizes, "prompt": 2048}.items():
         parser.add_argument(f"--{option}", type=int, default=size, help=f"default {size}")
+    parser.add_argument("--webgpu", choices=["wgpu", "dawn"], help="the implementation of WebGPU")
+    parser.add_argument("--experimental", action="store_true", help="also use matrix units, on Dawn")
+    parser.add_argument("--unchecked", action="store_true", help="compile shaders without bounds checks")
     arguments = parser.parse_args()
     config = GdnConfig(
         hidden_dim=arguments.hidden_dim,
@@ -358,14 +361,16 @@ def main() -> None:
         key_head_dim=arguments.key_head_dim,
         value_head_dim=arguments.value_head_dim,
     )
-    registry = oplet.Registry()
-    device = registry.device
+    device = oplet.open_device(
+        webgpu=arguments.webgpu, experimental=arguments.experimental, unchecked=arguments.unchecked
+    )
+    registry = oplet.Registry(device=device)
     device.require_timestamps()
     copy, _ = Meter(device).ceilings(1)
     nbytes = Layers.random(config, arguments.dtype, 1, 1).floor_bytes
     count = copies_past_caches(nbytes, is_cpu=device.capabilities.adapter.is_cpu)
     floor = nbytes / copy
-    print(f"{device.capabilities.adapter.name}, {arguments.dtype}, {count} layers, {config}")
+    print(f"{device}, {arguments.dtype}, {count} layers, {config}")
     row("decode", f"floor: {nbytes / 1e6:.1f} MB at {copy / 1e12:.2f} TB/s", floor)
     compare("decode", Layers.random(config, arguments.dtype, count, 1), registry, floor)
     compare(f"{arguments.prompt} tokens", Layers.random(config, arguments.dtype, 2, arguments.prompt), registry, floor)
