@@ -4,11 +4,14 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import oplet
 import pytest
-from oplet.bench import Case, Report, Timing, bench, read_cases, table
+from onnx import helper
+from oplet.bench import Case, Report, Timing, bench, peers, read_cases, table
 
 OP = "com.acme.Affine"
 
@@ -55,6 +58,22 @@ def test_a_report_has_every_case_beside_the_ceilings(report: Report) -> None:
         assert 0 < result.device.low <= result.device.median <= result.device.high
         assert result.host.median > 0
     assert report.clock == "timestamps"
+
+
+def test_a_peer_in_a_graph_runs_in_a_chain() -> None:
+    def nodes(x: str, y: str) -> list[Any]:
+        return [helper.make_node("Mul", [x, "factor"], [y])]
+
+    constants = {"X": np.full((2, 3), 5, np.float16), "factor": np.array(2, np.float16)}
+    # What the peer would run on the provider that the tests' onnxruntime has not.
+    session = onnxruntime.InferenceSession(peers._chain(constants, nodes, 3), providers=["CPUExecutionProvider"])
+    (corner,) = session.run(None, {"zero": np.zeros((1, 1), np.float16)})
+    assert corner.tolist() == [[5 * 2**3]]
+
+
+def test_a_peer_on_a_provider_that_is_not_there_says_so() -> None:
+    with pytest.raises(RuntimeError, match="this onnxruntime has no WebGpuExecutionProvider: install"):
+        peers.timed_on_onnxruntime_webgpu({"X": np.ones(1, np.float32)}, lambda x, y: [])
 
 
 def test_peers_stand_beside_it_and_a_missing_package_is_named(report: Report) -> None:

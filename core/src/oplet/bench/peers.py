@@ -122,6 +122,76 @@ def timed_on_cuda(case: PeerCase, prepare: Callable[[], Callable[[], object]]) -
     return lambda: seconds_of(count)
 
 
+#: nodes that the longer of two graphs has more than the shorter
+_MORE_NODES = 32
+
+
+def timed_on_onnxruntime_webgpu(
+    constants: Mapping[str, np.ndarray], nodes: Callable[[str, str], Sequence[Any]]
+) -> Peer:
+    """A peer on onnxruntime's WebGPU execution provider, timed by what a call more costs in a graph of many.
+
+    A session takes and gives arrays of the host, and tells no device time. So two graphs are run, one call in the first
+    and a chain of them in the second: transfers and all else that both have drop out of the difference.
+
+    Args:
+        constants: arrays that nodes read, uploaded once; the first call's first input is the first of them.
+        nodes: makes one call's ONNX nodes from the name of the first input and of the output. The output has the shape
+            and dtype of the first input, since the next call takes it.
+    """
+    import onnxruntime
+
+    provider = "WebGpuExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise RuntimeError(f"this onnxruntime has no {provider}: install onnxruntime-webgpu in its place")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    first = next(iter(constants.values()))
+    feeds = {"zero": np.zeros([1] * first.ndim, first.dtype)}
+    sessions = [
+        onnxruntime.InferenceSession(_chain(constants, nodes, count), options, providers=[provider])
+        for count in (1, 1 + _MORE_NODES)
+    ]
+
+    def seconds_of(session: Any) -> float:
+        start = time.perf_counter()
+        session.run(None, feeds)
+        return time.perf_counter() - start
+
+    for session in sessions:
+        seconds_of(session)  # compiles, and uploads the constants
+
+    def run() -> float:
+        one, many = (seconds_of(session) for session in sessions)
+        return (many - one) / _MORE_NODES
+
+    return run
+
+
+def _chain(constants: Mapping[str, np.ndarray], nodes: Callable[[str, str], Sequence[Any]], count: int) -> bytes:
+    from onnx import helper, numpy_helper
+
+    first, array = next(iter(constants.items()))
+    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    # Without an input all of the graph would be a constant, computed ahead.
+    chain = [helper.make_node("Add", [first, "zero"], ["chain0"])]
+    for index in range(count):
+        chain += nodes(f"chain{index}", f"chain{index + 1}")
+    # One element is enough to bring back.
+    chain.append(helper.make_node("Slice", [f"chain{count}", "begin", "end"], ["corner"]))
+    ends = {"begin": np.zeros(array.ndim, np.int64), "end": np.ones(array.ndim, np.int64)}
+    graph = helper.make_graph(
+        chain,
+        "chain",
+        [helper.make_tensor_value_info("zero", element, [1] * array.ndim)],
+        [helper.make_tensor_value_info("corner", element, [1] * array.ndim)],
+        [numpy_helper.from_array(value, name) for name, value in {**constants, **ends}.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+
+
 def _numpy_peer(case: PeerCase) -> Peer:
     def run() -> None:
         case.op.reference(case.request, case.arrays)

@@ -1,4 +1,4 @@
-"""What the op is timed beside: PyTorch's attention on a CUDA device, over the same lengths."""
+"""What the op is timed beside: PyTorch's attention on a CUDA device, and onnxruntime's over padded sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
+import numpy as np
+from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda, timed_on_onnxruntime_webgpu
 
 from oplet_packed_mha.shapes import Attention
 
@@ -63,4 +64,32 @@ def _nested(case: PeerCase) -> Peer:
     return timed_on_cuda(case, prepare)
 
 
-PEERS: Mapping[str, Build] = {"torch_loop": _loop, "torch_nested": _nested}
+def _padded(case: PeerCase) -> Peer:
+    """onnxruntime's MultiHeadAttention on sequences as long as the longest.
+
+    Without a mask of their lengths: its WebGPU provider has none for self-attention, and its work is the same.
+    """
+    from onnx import helper
+
+    attention = Attention.of(case.request)
+    if attention.bias or attention.attention_bias is not None:
+        raise RuntimeError("only cases without biases")
+    if attention.head_size != attention.value_size:
+        raise RuntimeError("only heads of values that are as large as those of keys")
+    longest = int(np.diff(case.arrays["cumulativeSequenceLengthT"]).max())
+    rng = np.random.default_rng(0)
+    shape = (attention.batch, longest, attention.heads * attention.head_size)
+    constants = {name: rng.standard_normal(shape, np.float32).astype(attention.dtype) for name in ("q", "k", "v")}
+    attrs = {"num_heads": attention.heads, "scale": float(attention.scale)}
+
+    def nodes(query: str, output: str) -> list[Any]:
+        return [helper.make_node("MultiHeadAttention", [query, "k", "v"], [output], domain="com.microsoft", **attrs)]
+
+    return timed_on_onnxruntime_webgpu(constants, nodes)
+
+
+PEERS: Mapping[str, Build] = {
+    "torch_loop": _loop,
+    "torch_nested": _nested,
+    "onnxruntime_webgpu_padded": _padded,
+}
