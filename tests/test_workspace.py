@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from environments import entries
+from oplet import discovery
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -153,3 +154,10 @@ class TestFiles:
             places = [place for place in self.PLACES if re.search(rf"(?<![\w.]){re.escape(place)}", text)]
             found += [f"{path.relative_to(ROOT)}: {word}" for word in [*hosts, *places]]
         assert found == []
+
+
+def test_who_lacks_an_op_of_this_repository_is_told_its_package() -> None:
+    for package in PLUGINS:
+        project = pyproject(package)["project"]
+        for op in project["entry-points"]["oplet.ops"]:
+            assert discovery.advice_to_install(op) == f"pip install {project['name']}"

@@ -66,10 +66,12 @@ def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
         ("COM.ACME.SCALE", "did you mean 'com.acme.Scale'?"),
         ("scale", "did you mean 'com.acme.Scale'?"),
         ("org.other.Scale", "did you mean 'com.acme.Scale'?"),
-        ("com.acme.Gate", "install its package, by convention: pip install oplet-acme-gate"),
-        ("com.microsoft.FusedGemm", "install its package, by convention: pip install oplet-fused-gemm"),
-        ("org.example.PackedMHA", "install its package, by convention: pip install oplet-example-packed-mha"),
-        ("org.example.nn.RMSNorm_2", "install its package, by convention: pip install oplet-nn-rms-norm-2"),
+        ("com.microsoft.FusedGemm", "pip install oplet-fused-gemm"),
+        ("com.microsoft.PackedMultiHeadAttention", "pip install oplet-packed-mha"),
+        # A command would install what anyone may have put there.
+        ("com.acme.Gate", "look for a package that offers it, by convention oplet-acme-gate"),
+        ("org.example.PackedMHA", "look for a package that offers it, by convention oplet-example-packed-mha"),
+        ("org.example.nn.RMSNorm_2", "look for a package that offers it, by convention oplet-nn-rms-norm-2"),
     ],
 )
 def test_an_unknown_op(op: str, last: str) -> None:

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 #: entry-point groups, and what they offer
 OPS, EXTENSIONS = "oplet.ops", "oplet.extensions"
 
+#: oplet's own distributions, by op
+_OWN = {
+    "com.microsoft.EngramGate": "oplet-engram-gate",
+    "com.microsoft.FusedGemm": "oplet-fused-gemm",
+    "com.microsoft.GatedDeltaNet": "oplet-gated-delta-net",
+    "com.microsoft.GatedRMSNorm": "oplet-gated-delta-net",
+    "com.microsoft.PackedMultiHeadAttention": "oplet-packed-mha",
+    "com.microsoft.VarlenCausalConvWithState": "oplet-gated-delta-net",
+}
+
 
 @attrs.frozen
 class Offer:
@@ -93,6 +103,16 @@ def conventional_name(op: str) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name or op)
     vendor = "" if domain in ("com.microsoft", "") else domain.rpartition(".")[2] + "-"
     return canonical(f"oplet-{vendor}{words}")
+
+
+def advice_to_install(op: str) -> str:
+    """What to do about an op that no plugin offers.
+
+    A command only for oplet's own: an id may come from a model file, and anyone may own the package of that name.
+    """
+    if dist := _OWN.get(op):
+        return f"pip install {dist}"
+    return f"look for a package that offers it, by convention {conventional_name(op)}"
 
 
 def unmet_requirement(offer: Offer) -> str | None:

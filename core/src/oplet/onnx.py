@@ -399,10 +399,7 @@ class InferenceSession:
         except Exception as error:  # NotImplementedError, RuntimeError and others: whatever makes it give up
             # onnx's own text follows; its first line may be all, or a whole node.
             lines = str(error).strip().splitlines() or [""]
-            advice = (
-                f"install its package, by convention: pip install {discovery.conventional_name(op)}; "
-                "or save the model with fewer optimizations"
-            )
+            advice = f"{discovery.advice_to_install(op)}; or save the model with fewer optimizations"
             if not node.domain:
                 advice = "update the package onnx, or export the model to an opset that it knows"
             raise UnknownOpError(

@@ -251,7 +251,7 @@ class Registry:
         if near:
             lines.append(f"did you mean {' or '.join(map(repr, near))}?")
         else:
-            lines.append(f"install its package, by convention: pip install {discovery.conventional_name(op)}")
+            lines.append(discovery.advice_to_install(op))
         return UnknownOpError("\n".join(lines))
 
     # The device and its tensors
