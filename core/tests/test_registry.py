@@ -259,6 +259,7 @@ def test_one_output_is_a_tensor_several_are_a_namedtuple(registry: oplet.Registr
     both = registry.run(SCALE, X=ONES, outputs=("negated", "result"))
     assert type(both).__name__ == "ScaleOutputs"
     assert both._fields == ("Y", "negatedY"), "the manifest's names, in its order"
+    assert (both.result, both.negated) == (both.Y, both.negatedY), "ONNX's names read them too"
     y, negated = both
     np.testing.assert_array_equal(y.numpy(), 2 * ONES)
     np.testing.assert_array_equal(negated.numpy(), -2 * ONES)

@@ -7,6 +7,7 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
@@ -18,6 +19,7 @@ from oplet.device import Device, Program
 from oplet.discovery import EXTENSIONS, OPS, Offer
 from oplet.errors import InputError, PluginConflictError, UnknownOpError
 from oplet.loading import REFERENCE
+from oplet.manifest import Manifest
 from oplet.op import Op
 from oplet.opening import check_max_bytes, open_device, wrap_device
 from oplet.request import DTYPES, Request, TensorSpec
@@ -359,7 +361,7 @@ class Registry:
             inputs: numpy arrays, numpy scalars or tensors, by manifest or ONNX name; None is absent.
 
         Returns:
-            The output's tensor; where several were asked for, a namedtuple of them.
+            The output's tensor; where several were asked for, a namedtuple of them, by manifest or ONNX name.
 
         Raises:
             UnknownOpError, PluginError: there is no such op, or its plugin is at fault.
@@ -519,7 +521,7 @@ class Registry:
             program=program,
             inputs=tuple((name, _keyword(loaded, name, inputs)) for name in request.inputs),
             outputs=tuple((name, spec, spec.nbytes) for name, spec in plan.outputs.items()),
-            result=_result_type(op, request.outputs) if len(request.outputs) > 1 else None,
+            result=_result_type(loaded.manifest, request.outputs) if len(request.outputs) > 1 else None,
         )
 
     def _run(self, call: _Call, out: Mapping[str, Tensor] | None, inputs: Mapping[str, InputValue | None]) -> Any:
@@ -589,7 +591,7 @@ class Registry:
             if array.shape != spec.shape:
                 raise loaded.breach(f"reference returned {name} of shape {array.shape}, inferred {spec.shape}")
             tensors.append(Tensor(spec, None, None, array))
-        return tensors[0] if len(tensors) == 1 else _result_type(op, tuple(specs))(*tensors)
+        return tensors[0] if len(tensors) == 1 else _result_type(loaded.manifest, tuple(specs))(*tensors)
 
 
 # A call's pieces -------------------------------------------------------------------------------------
@@ -754,8 +756,14 @@ def _foreign(op: str, name: str) -> InputError:
 
 
 @lru_cache(maxsize=256)
-def _result_type(op: str, names: tuple[str, ...]) -> Any:
-    return namedtuple(op.rpartition(".")[2] + "Outputs", names)  # the names are data
+def _result_type(manifest: Manifest, names: tuple[str, ...]) -> Any:
+    """A namedtuple by the manifest's names, which ONNX's names read too."""
+    name = manifest.id.rpartition(".")[2] + "Outputs"
+    ports = [port for port in manifest.outputs if port.name in names]
+    onnx_names = {
+        alias: property(attrgetter(port.name)) for port in ports for alias in port.names if alias != port.name
+    }
+    return type(name, (namedtuple(name, names),), {"__slots__": (), **onnx_names})  # the names are data
 
 
 # The default registry --------------------------------------------------------------------------------
