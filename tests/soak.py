@@ -171,7 +171,7 @@ class Soak:
     def _profiled(self, op: str, call: Call) -> None:
         with self.registry.profile() as profile:
             self._call(op, call)
-        assert {one.op for one in profile.launches} <= {op}
+        assert {one.op for one in profile.dispatches} <= {op}
 
     def _in_a_coroutine(self, op: str, call: Call) -> None:
         arguments: dict[str, Any] = {**call.arrays, "outputs": call.request.outputs}

@@ -386,8 +386,8 @@ def test_a_long_launch_is_several_dispatches(
     y = registry.tensor(zeros)
     with registry.profile() as profile:
         registry.run(SCALE, X=zeros, out={"Y": y})
-    assert [one.template for one in profile.launches] == ["count.wgsl.jinja"] * dispatches
-    assert sum(math.prod(one.grid) for one in profile.launches) >= workgroups
+    assert [one.template for one in profile.dispatches] == ["count.wgsl.jinja"] * dispatches
+    assert sum(math.prod(one.grid) for one in profile.dispatches) >= workgroups
     with registry.batch():
         registry.run(SCALE, X=zeros, out={"Y": y})
     np.testing.assert_array_equal(y.numpy(), 2)

@@ -1,4 +1,4 @@
-"""Profiles: every launch inside is measured, whatever submits it, and nothing outside."""
+"""Profiles: every dispatch inside is measured, whatever submits it, and nothing outside."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 import oplet
 import pytest
 from oplet import DeviceError
-from oplet.profile import LAUNCHES, MAX_UNREAD, LaunchTime, Profile
+from oplet.profile import DISPATCHES, MAX_UNREAD, DispatchTime, Profile
 
 SCALE = acme_scale.ID
 ONES = np.ones((4, 3), np.float32)
 
 
 def grids(profile: Profile) -> list[int]:
-    """Workgroups of each launch: tests give each run a size of its own."""
-    return [launch.grid[0] for launch in profile.launches]
+    """Workgroups of each dispatch: tests give each run a size of its own."""
+    return [one.grid[0] for one in profile.dispatches]
 
 
 def double(registry: oplet.Registry, workgroups: int) -> oplet.Tensor:
@@ -30,7 +30,7 @@ def double(registry: oplet.Registry, workgroups: int) -> oplet.Tensor:
     return tensor
 
 
-def test_each_launch_inside_is_measured_alone_and_in_batches(registry: oplet.Registry) -> None:
+def test_each_dispatch_inside_is_measured_alone_and_in_batches(registry: oplet.Registry) -> None:
     double(registry, 9)
     with registry.profile() as profile:
         first = double(registry, 1)
@@ -38,24 +38,24 @@ def test_each_launch_inside_is_measured_alone_and_in_batches(registry: oplet.Reg
             double(registry, 2)
             double(registry, 3)
         double(registry, 4)
-        assert profile.launches == ()
+        assert profile.dispatches == ()
     double(registry, 9)
     assert grids(profile) == [1, 2, 3, 4]
     assert (first.numpy() == 2).all()
-    for launch in profile.launches:
-        assert (launch.op, launch.variant, launch.template) == (SCALE, "scalar", "scale.wgsl.jinja")
-        assert 0 < launch.seconds < 10
-    begins = [launch.begin for launch in profile.launches]
+    for dispatch in profile.dispatches:
+        assert (dispatch.op, dispatch.variant, dispatch.template) == (SCALE, "scalar", "scale.wgsl.jinja")
+        assert 0 < dispatch.seconds < 10
+    begins = [one.begin for one in profile.dispatches]
     assert begins == sorted(begins)
-    assert profile.seconds == sum(launch.seconds for launch in profile.launches)
+    assert profile.seconds == sum(one.seconds for one in profile.dispatches)
 
 
-def test_a_longer_launch_takes_longer(registry: oplet.Registry) -> None:
+def test_a_longer_dispatch_takes_longer(registry: oplet.Registry) -> None:
     with registry.profile() as profile:
         for _ in range(3):
             double(registry, 1)
             double(registry, 20_000)
-    short, long = (min(one.seconds for one in profile.launches if one.grid[0] == n) for n in (1, 20_000))
+    short, long = (min(one.seconds for one in profile.dispatches if one.grid[0] == n) for n in (1, 20_000))
     assert long > short
 
 
@@ -80,14 +80,14 @@ def test_nested_profiles(registry: oplet.Registry) -> None:
     assert grids(outer) == [1, 2, 3]
 
 
-def test_more_launches_than_query_sets_hold(registry: oplet.Registry) -> None:
+def test_more_dispatches_than_query_sets_hold(registry: oplet.Registry) -> None:
     with registry.profile() as profile:
         with registry.batch():
-            for _ in range(LAUNCHES + 5):
+            for _ in range(DISPATCHES + 5):
                 double(registry, 1)
         for _ in range(MAX_UNREAD + 5):
             double(registry, 2)
-    assert grids(profile) == [1] * (LAUNCHES + 5) + [2] * (MAX_UNREAD + 5)
+    assert grids(profile) == [1] * (DISPATCHES + 5) + [2] * (MAX_UNREAD + 5)
 
 
 def test_what_an_exception_discards_is_not_measured(registry: oplet.Registry) -> None:
@@ -103,7 +103,7 @@ def test_an_exception_leaves_the_profile_closed(registry: oplet.Registry) -> Non
     with pytest.raises(ZeroDivisionError), registry.profile() as profile:
         raise ZeroDivisionError
     double(registry, 1)
-    assert profile.launches == ()
+    assert profile.dispatches == ()
 
 
 def test_it_belongs_to_its_thread_and_goes_with_its_coroutines(registry: oplet.Registry) -> None:
@@ -121,8 +121,8 @@ def test_it_belongs_to_its_thread_and_goes_with_its_coroutines(registry: oplet.R
 def test_an_empty_profile(registry: oplet.Registry) -> None:
     with registry.profile() as profile:
         pass
-    assert profile.launches == ()
-    assert str(profile).startswith('0 launches, 0.0 µs of device time on "')
+    assert profile.dispatches == ()
+    assert str(profile).startswith('0 dispatches, 0.0 µs of device time on "')
     assert [event["ph"] for event in profile.chrome_trace()["traceEvents"]] == ["M", "M"]
 
 
@@ -138,26 +138,26 @@ def test_memory_is_given_back(registry: oplet.Registry) -> None:
     assert pool.live_count == before
 
 
-def made(device: oplet.Device, launches: Sequence[LaunchTime]) -> Profile:
+def made(device: oplet.Device, dispatches: Sequence[DispatchTime]) -> Profile:
     profile = Profile(device)
-    profile.launches = tuple(launches)
+    profile.dispatches = tuple(dispatches)
     return profile
 
 
 def test_the_table_sums_up_templates(device: oplet.Device) -> None:
-    launches = [
-        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.0, 2e-6),
-        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.1, 4e-6),
-        LaunchTime("com.acme.A", "fast", "two.wgsl.jinja", (1, 1, 1), 5.2, 18e-3),
+    dispatches = [
+        DispatchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.0, 2e-6),
+        DispatchTime("com.acme.A", "fast", "one.wgsl.jinja", (1, 1, 1), 5.1, 4e-6),
+        DispatchTime("com.acme.A", "fast", "two.wgsl.jinja", (1, 1, 1), 5.2, 18e-3),
     ]
-    title, header, *rows = str(made(device, launches)).splitlines()
-    assert title.startswith("3 launches, 18.0 ms of device time on ")
-    assert header.split() == ["launched", "template", "launches", "total", "mean", "share"]
+    title, header, *rows = str(made(device, dispatches)).splitlines()
+    assert title.startswith("3 dispatches, 18.0 ms of device time on ")
+    assert header.split() == ["op/variant", "template", "dispatches", "total", "mean", "share"]
     assert [row.split() for row in rows] == [
         ["com.acme.A/fast", "two.wgsl.jinja", "1", "18.0", "ms", "18.0", "ms", "100%"],
         ["com.acme.A/fast", "one.wgsl.jinja", "2", "6.0", "µs", "3.0", "µs", "0%"],
     ]
-    assert "<td" in made(device, launches)._repr_html_()
+    assert "<td" in made(device, dispatches)._repr_html_()
 
 
 def test_a_trace_that_cannot_be_written_names_the_path(device: oplet.Device, tmp_path: Path) -> None:
@@ -166,12 +166,12 @@ def test_a_trace_that_cannot_be_written_names_the_path(device: oplet.Device, tmp
 
 
 def test_the_chrome_trace(device: oplet.Device, tmp_path: Path) -> None:
-    launches = [
-        LaunchTime("com.acme.A", "fast", "one.wgsl.jinja", (3, 2, 1), 5.0, 2e-6),
-        LaunchTime("com.acme.B", "slow", "two.wgsl.jinja", (1, 1, 1), 5.5, 1e-3),
+    dispatches = [
+        DispatchTime("com.acme.A", "fast", "one.wgsl.jinja", (3, 2, 1), 5.0, 2e-6),
+        DispatchTime("com.acme.B", "slow", "two.wgsl.jinja", (1, 1, 1), 5.5, 1e-3),
     ]
     path = tmp_path / "trace.json"
-    made(device, launches).save(path)
+    made(device, dispatches).save(path)
     trace = json.loads(path.read_text(encoding="utf-8"))
     names, threads = trace["traceEvents"][:2]
     assert (names["name"], threads["args"]) == ("process_name", {"name": device.capabilities.adapter.name})

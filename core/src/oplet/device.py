@@ -20,8 +20,9 @@ from oplet.capabilities import Capabilities
 from oplet.errors import DeviceError, OpletError, OutOfMemoryError, ShaderError
 from oplet.pipelines import Pipeline, Pipelines
 from oplet.shader import fold, param_bytes, ranges
+from oplet.timestamps import Timestamps
 from oplet.variant import Plan
-from oplet.webgpu import COMPUTE, COPY_DST, COPY_SRC, QUERY_RESOLVE, UNIFORM, Implementation, api, tick_ns
+from oplet.webgpu import COMPUTE, COPY_DST, UNIFORM, Implementation, api, tick_ns
 
 if TYPE_CHECKING:
     from oplet.profile import Profile
@@ -360,31 +361,20 @@ class Device:
             DeviceError: the device lacks `timestamp-query`, or as `run`.
         """
         self.require_timestamps()
-        stamps = 2 * len(passes)
         with self._lock, self._errors():
-            queries = self.gpu.create_query_set(type="timestamp", count=stamps)
-            resolved = self.gpu.create_buffer(size=8 * stamps, usage=QUERY_RESOLVE | COPY_SRC)
+            timestamps = Timestamps(self.gpu, len(passes))
             encoder = self.gpu.create_command_encoder()
             keep = []
-            for number, runs in enumerate(passes):
-                compute = encoder.begin_compute_pass(
-                    timestamp_writes={
-                        "query_set": queries,
-                        "beginning_of_pass_write_index": 2 * number,
-                        "end_of_pass_write_index": 2 * number + 1,
-                    }
-                )
+            for runs in passes:
+                compute = encoder.begin_compute_pass(timestamp_writes=timestamps.of_next_pass())
                 for program, buffers in runs:
                     held = self._hold(program, buffers)
                     keep.append(held)
                     _dispatch(compute, program, [self._bind_group(program, step, held) for step in program.steps])
                 compute.end()
-            encoder.resolve_query_set(queries, 0, stamps, resolved, 0)
+            timestamps.resolve(encoder)
             self.gpu.queue.submit([encoder.finish()])
-            ticks = np.frombuffer(self.gpu.queue.read_buffer(resolved), np.uint64).reshape(-1, 2)
-            resolved.destroy()
-            queries.destroy()
-        return [float(seconds) for seconds in (ticks[:, 1] - ticks[:, 0]) * (self.tick_ns * 1e-9)]
+            return [seconds for _, seconds in timestamps.read(self.tick_ns)]
 
     def wait(self) -> None:
         """Returns once everything submitted so far is done."""

@@ -1,4 +1,4 @@
-"""Device times of single launches, as a table and as a Chrome trace. `Registry.profile` makes one."""
+"""Device times of single dispatches, as a table and as a Chrome trace. `Registry.profile` makes one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 
 from oplet import tables
 from oplet.errors import InputError
-from oplet.webgpu import COPY_SRC, QUERY_RESOLVE
+from oplet.timestamps import Timestamps
 
 if TYPE_CHECKING:
     from oplet.device import Device, Program
 
-#: launches that a query set has room for
-LAUNCHES = 128
+#: dispatches that a query set has room for
+DISPATCHES = 128
 
 #: query sets that may wait to be read; Metal allows 32 in all
 MAX_UNREAD = 16
 
 
 @attrs.frozen
-class LaunchTime:
-    """One dispatch, as it ran: a launch, or a part of one that is split.
+class DispatchTime:
+    """One dispatch, as it ran: a plan's launch, or a part of one that is split.
 
     Attributes:
-        op, variant, template: what was launched.
+        op, variant, template: what was dispatched.
         grid: workgroups in each dimension.
         begin: on the device's own clock, in seconds.
         seconds: how long it took.
@@ -44,18 +43,18 @@ class LaunchTime:
 
 @attrs.frozen
 class TemplateTime:
-    """The launches of one template, together.
+    """The dispatches of one template, together.
 
     Attributes:
-        op, variant, template: what was launched.
-        launches: how often.
+        op, variant, template: what was dispatched.
+        dispatches: how often.
         seconds: how long they took, all together.
     """
 
     op: str
     variant: str
     template: str
-    launches: int
+    dispatches: int
     seconds: float
 
 
@@ -63,33 +62,33 @@ class Profile:
     """Device times of everything that ran inside a `Registry.profile` block, complete at its end.
 
     Attributes:
-        launches: in the order of their begin.
+        dispatches: in the order of their begin.
     """
 
     def __init__(self, device: Device) -> None:
         device.require_timestamps()
         self.device = device
-        self.launches: tuple[LaunchTime, ...] = ()
-        self._read: list[LaunchTime] = []
-        self._unread: list[_Queries] = []
+        self.dispatches: tuple[DispatchTime, ...] = ()
+        self._read: list[DispatchTime] = []
+        self._unread: list[_Unread] = []
 
     @property
     def seconds(self) -> float:
-        """Device time of all launches."""
-        return sum(launch.seconds for launch in self.launches)
+        """Device time of all dispatches."""
+        return sum(one.seconds for one in self.dispatches)
 
     @property
     def totals(self) -> list[TemplateTime]:
-        """Launches and time of each template, the longest first."""
+        """Dispatches and time of each template, the longest first."""
         groups: dict[tuple[str, str, str], list[float]] = {}
-        for one in self.launches:
+        for one in self.dispatches:
             groups.setdefault((one.op, one.variant, one.template), []).append(one.seconds)
         totals = [TemplateTime(*key, len(times), sum(times)) for key, times in groups.items()]
         return sorted(totals, key=lambda total: -total.seconds)
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The launches in the Trace Event Format, which Perfetto and chrome://tracing open."""
-        first = self.launches[0].begin if self.launches else 0.0
+        """The dispatches in the Trace Event Format, which Perfetto and chrome://tracing open."""
+        first = self.dispatches[0].begin if self.dispatches else 0.0
         thread = {"pid": 1, "tid": 1}
         name = self.device.capabilities.adapter.name
         return {
@@ -101,13 +100,13 @@ class Profile:
                     {
                         "ph": "X",
                         "name": f"{one.op}/{one.variant}",
-                        "cat": "launch",
+                        "cat": "dispatch",
                         **thread,
                         "ts": (one.begin - first) * 1e6,
                         "dur": one.seconds * 1e6,
                         "args": {"template": one.template, "grid": list(one.grid)},
                     }
-                    for one in self.launches
+                    for one in self.dispatches
                 ),
             ],
         }
@@ -129,16 +128,16 @@ class Profile:
     def _rows(self) -> Iterator[list[str]]:
         whole = self.seconds
         for total in self.totals:
-            mean = total.seconds / total.launches
+            mean = total.seconds / total.dispatches
             share = f"{total.seconds / whole:.0%}" if whole else ""
             name = f"{total.op}/{total.variant}"
-            yield [name, total.template, str(total.launches), _text(total.seconds), _text(mean), share]
+            yield [name, total.template, str(total.dispatches), _text(total.seconds), _text(mean), share]
 
     def __str__(self) -> str:
         return f"{self._title()}\n{tables.text([_HEADER, *self._rows()], right=range(2, len(_HEADER)))}"
 
     def _title(self) -> str:
-        what = f"{len(self.launches)} launches, {_text(self.seconds)} of device time"
+        what = f"{len(self.dispatches)} dispatches, {_text(self.seconds)} of device time"
         return f'{what} on "{self.device.capabilities.adapter.name}"'
 
     def _repr_html_(self) -> str:
@@ -147,44 +146,41 @@ class Profile:
     # What the device does with it
 
     def stamps(self) -> Stamps:
-        """For the launches of one submit."""
+        """For the dispatches of one submit."""
         return Stamps(self)
 
     def submitted(self, stamps: Stamps) -> None:
         """Takes over the timestamps of what was submitted."""
-        self._unread += stamps.queries
+        self._unread += stamps.unread
         if len(self._unread) > MAX_UNREAD:
             self._read_back()
 
     def close(self, outer: Profile | None) -> None:
-        """Waits for the device and completes `launches`; a profile around this one gets them too."""
+        """Waits for the device and completes `dispatches`; a profile around this one gets them too."""
         self._read_back()
-        self.launches = tuple(sorted(self._read, key=lambda one: one.begin))
+        self.dispatches = tuple(sorted(self._read, key=lambda one: one.begin))
         if outer is not None:
-            outer._read += self.launches
+            outer._read += self.dispatches
 
     def _read_back(self) -> None:
-        tick = self.device.tick_ns * 1e-9
         unread, self._unread = self._unread, []
-        for queries in unread:
-            data = self.device.gpu.queue.read_buffer(queries.resolved, 0, 16 * len(queries.launches))
-            ticks = np.frombuffer(data, np.uint64).reshape(-1, 2)
-            for (program, number), (begin, end) in zip(queries.launches, ticks, strict=True):
+        for one in unread:
+            for (program, number), (begin, seconds) in zip(
+                one.dispatches, one.timestamps.read(self.device.tick_ns), strict=True
+            ):
                 self._read.append(
-                    LaunchTime(
+                    DispatchTime(
                         op=program.plan.op,
                         variant=program.plan.variant,
                         template=program.steps[number].template,
                         grid=program.steps[number].grid,
-                        begin=float(begin) * tick,
-                        seconds=float(end - begin) * tick,
+                        begin=begin,
+                        seconds=seconds,
                     )
                 )
-            queries.resolved.destroy()
-            queries.gpu.destroy()
 
 
-_HEADER = ["launched", "template", "launches", "total", "mean", "share"]
+_HEADER = ["op/variant", "template", "dispatches", "total", "mean", "share"]
 
 
 def _text(seconds: float) -> str:
@@ -192,52 +188,37 @@ def _text(seconds: float) -> str:
 
 
 @attrs.define(eq=False)
-class _Queries:
-    """A query set, the buffer that it resolves to, and the launches that it is for: program, and number in it."""
+class _Unread:
+    """Timestamps, and the dispatches that they are of: program, and number in it."""
 
-    gpu: Any
-    resolved: Any
-    launches: list[tuple[Program, int]] = attrs.field(factory=list)
+    timestamps: Timestamps
+    dispatches: list[tuple[Program, int]] = attrs.field(factory=list)
 
 
 class Stamps:
-    """Timestamps of the launches of one submit."""
+    """Timestamps of the dispatches of one submit."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.queries: list[_Queries] = []
+        self.unread: list[_Unread] = []
 
     def dispatch(self, encoder: Any, program: Program, groups: Sequence[Any]) -> None:
-        """Records a program, each launch in a compute pass of its own: timestamps are taken around passes."""
+        """Records a program, each dispatch in a compute pass of its own: timestamps are taken around passes."""
         for number, (step, group) in enumerate(zip(program.steps, groups, strict=True)):
-            queries = self._with_room()
-            stamp = 2 * len(queries.launches)
-            queries.launches.append((program, number))
-            compute = encoder.begin_compute_pass(
-                timestamp_writes={
-                    "query_set": queries.gpu,
-                    "beginning_of_pass_write_index": stamp,
-                    "end_of_pass_write_index": stamp + 1,
-                }
-            )
+            unread = self._with_room()
+            unread.dispatches.append((program, number))
+            compute = encoder.begin_compute_pass(timestamp_writes=unread.timestamps.of_next_pass())
             compute.set_pipeline(step.pipeline.gpu)
             compute.set_bind_group(0, group)
             compute.dispatch_workgroups(*step.grid)
             compute.end()
 
-    def _with_room(self) -> _Queries:
-        if not self.queries or len(self.queries[-1].launches) == LAUNCHES:
-            gpu = self.profile.device.gpu
-            self.queries.append(
-                _Queries(
-                    gpu.create_query_set(type="timestamp", count=2 * LAUNCHES),
-                    gpu.create_buffer(label="oplet timestamps", size=16 * LAUNCHES, usage=QUERY_RESOLVE | COPY_SRC),
-                )
-            )
-        return self.queries[-1]
+    def _with_room(self) -> _Unread:
+        if not self.unread or self.unread[-1].timestamps.full:
+            self.unread.append(_Unread(Timestamps(self.profile.device.gpu, DISPATCHES)))
+        return self.unread[-1]
 
     def resolve(self, encoder: Any) -> None:
-        """Records that the timestamps be written out: the last commands before the submit."""
-        # In the encoder that wrote them, and no more than it wrote: a driver may wait forever for the others.
-        for queries in self.queries:
-            encoder.resolve_query_set(queries.gpu, 0, 2 * len(queries.launches), queries.resolved, 0)
+        """See `Timestamps.resolve`."""
+        for one in self.unread:
+            one.timestamps.resolve(encoder)
