@@ -102,6 +102,13 @@ def test_max_bytes_is_a_number_of_bytes(max_bytes: Any) -> None:
         oplet.Registry(max_bytes=max_bytes)
 
 
+def test_max_bytes_is_not_for_a_device_that_others_use(device: oplet.Device) -> None:
+    with pytest.raises(InputError, match=r"max_bytes: the device is given.*\npass max_bytes to open_device") as caught:
+        oplet.Registry(device=device, max_bytes=1 << 20)
+    assert caught.value.argument == "max_bytes"
+    assert device.pool.max_bytes is None
+
+
 def test_prefer_and_block_are_checked_at_once() -> None:
     with pytest.raises(InputError, match="prefer: "):
         oplet.Registry(prefer="com.acme.Scale=oplet-acme")  # type: ignore[arg-type]
@@ -370,6 +377,20 @@ def test_the_memory_for_calls_is_bounded(device: oplet.Device, monkeypatch: pyte
             assert len(registry._calls) <= 8
 
 
+def test_what_repeats_is_remembered_though_many_other_calls_come(
+    device: oplet.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oplet.registry.MAX_CALLS", 8)
+    registry = with_plugin(device, acme_scale)
+    prepared: list[object] = []
+    prepare = registry._prepare
+    monkeypatch.setattr(registry, "_prepare", lambda *call: prepared.append(call[1]) or prepare(*call))
+    for shift in range(1, 30):
+        registry.run(SCALE, X=ONES)
+        registry.run(SCALE, X=ONES, attrs={"shift": shift})
+    assert prepared.count(None) == 1
+
+
 def test_values_are_checked_on_every_run_before_anything_else(device: oplet.Device) -> None:
     seen: list[list[str]] = []
 
@@ -542,6 +563,21 @@ def test_explain_tells_without_running(device: oplet.Device) -> None:
     ]
     assert registry.explain(SCALE, X=ONES, variant="wide").variant == "wide"
     assert (device.pipelines.compiled, device.pool.live_count) == (compiled, live)
+
+
+def test_explain_tells_of_the_reference_without_a_device() -> None:
+    registry = oplet.Registry(discover=False)
+    registry.register(SCALE, acme_scale)
+    explanation = registry.explain(SCALE, X=TensorSpec((2, 3), "float32"), variant="reference")
+    assert str(explanation).splitlines() == [
+        'com.acme.Scale on "host"',
+        "  X float32 (2, 3)",
+        "  → Y float32 (2, 3)",
+        "  reference   runs in numpy on the host: it was asked for, and never runs otherwise",
+        "  scalar      later: reference was asked for",
+    ]
+    assert "it was asked for" in explanation._repr_html_()
+    assert repr(registry) == "Registry(no device yet, 0 offers)"
 
 
 @pytest.mark.parametrize("spec", [TensorSpec((-1,), "float32"), TensorSpec((1.5,), "float32"), TensorSpec((1,), "f99")])  # type: ignore[arg-type]

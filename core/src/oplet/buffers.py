@@ -171,8 +171,8 @@ class Pool:
             self.trim(max(0, self.max_bytes - self.live_bytes - capacity))
             if self.live_bytes + capacity > self.max_bytes:
                 raise OutOfMemoryError(
-                    f"{capacity} bytes more are needed, {self.live_bytes} are in use, and this registry allows "
-                    f"{self.max_bytes} (max_bytes)\nlet go of tensors, or raise max_bytes"
+                    f"{capacity} bytes more are needed, {self.live_bytes} are in use, and max_bytes allows "
+                    f"{self.max_bytes}\nlet go of tensors, or raise max_bytes"
                 )
         return self.create(capacity)
 
@@ -209,7 +209,8 @@ def host_array(array: np.ndarray) -> np.ndarray:
 class Tensor:
     """An array on a device, or on the host where `variant="reference"` made it.
 
-    Work that fills it may still be running: `numpy()` waits for it, nothing else does.
+    Work that fills it may still be running: `numpy()` waits for it, nothing else does. Two tensors are equal only if
+    they are one: values are compared on the host.
 
     Attributes:
         spec: shape and dtype.
@@ -281,7 +282,7 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("a device tensor cannot become a numpy array without a copy")
+            raise ValueError("an oplet tensor cannot become a numpy array without a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -331,6 +332,9 @@ class Tensor:
             )
         host = None if self.host is None else self.host.reshape(new)
         return Tensor(TensorSpec(new, self.spec.dtype), self.device, self.buffer, host)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a tensor has no truth value: ask tensor.numpy(), which waits for the device")
 
     def __len__(self) -> int:
         if not self.shape:

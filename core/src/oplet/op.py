@@ -359,7 +359,7 @@ class Op:
             NoVariantError: every variant, or the one named, rejects.
         """
         if variant is not None:
-            self.require_variant(variant)
+            self.require_variant(variant, REFERENCE)  # a call's other choice, which is not made here
         faults: dict[str, Rejection] = {}
         for candidate in self.variants:
             for kind in ("rejects", "yields"):
@@ -467,15 +467,19 @@ class Op:
         except Exception as error:
             raise self._broken(hook, error) from error
 
-    def require_variant(self, name: str) -> None:
+    def require_variant(self, name: str, *others: str) -> None:
         """Refuses a name that no variant has.
+
+        Args:
+            name: the name.
+            others: what the caller could have asked for besides.
 
         Raises:
             InputError: naming the near one.
         """
         names = [variant.name for variant in self.variants]
         if name not in names:
-            raise self._unknown("variant", str(name), [*names, REFERENCE], argument="variant")
+            raise self._unknown("variant", str(name), [*names, *others], argument="variant")
 
     def breach(self, fault: str, variant: str = "") -> PluginContractError:
         """The error for a plugin that breaks its contract: the op's own, or the one that a variant came from."""

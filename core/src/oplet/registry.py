@@ -24,11 +24,12 @@ from oplet.op import Op
 from oplet.opening import check_max_bytes, open_device, wrap_device
 from oplet.request import DTYPES, Request, TensorSpec
 from oplet.variant import Rejection
+from oplet.webgpu import device_of
 
 if TYPE_CHECKING:
     from oplet.profile import Profile
 
-#: calls that a registry remembers; past it the oldest is forgotten
+#: calls that a registry remembers; past it the longest unused is forgotten
 MAX_CALLS = 1024
 
 #: what `run` takes for an input
@@ -44,7 +45,7 @@ class Explanation:
         inputs, outputs: spec of each.
         variant: name of the one that would run.
         rejections: one for each of the others, in order of preference.
-        device: the adapter's name.
+        device: the adapter's name; "host" for the reference.
     """
 
     op: str
@@ -54,8 +55,16 @@ class Explanation:
     rejections: tuple[Rejection, ...]
     device: str
 
+    @property
+    def _verdict(self) -> str:
+        return (
+            "runs in numpy on the host: it was asked for, and never runs otherwise"
+            if self.variant == REFERENCE
+            else "runs"
+        )
+
     def __str__(self) -> str:
-        variants = [(f"  {self.variant}", "runs")]
+        variants = [(f"  {self.variant}", self._verdict)]
         variants += [(f"  {one.variant}", f"{one.kind}: {one.reason}") for one in self.rejections]
         return "\n".join(
             [
@@ -69,7 +78,10 @@ class Explanation:
     def _repr_html_(self) -> str:
         ports = [*((name, str(spec)) for name, spec in self.inputs.items())]
         ports += [(f"→ {name}", str(spec)) for name, spec in self.outputs.items()]
-        variants = [(self.variant, "runs", ""), *((one.variant, one.kind, one.reason) for one in self.rejections)]
+        variants = [
+            (self.variant, self._verdict, ""),
+            *((one.variant, one.kind, one.reason) for one in self.rejections),
+        ]
         return tables.html(f'{self.op} on "{self.device}"', ports) + tables.html("variants", variants)
 
 
@@ -113,8 +125,8 @@ class Registry:
             discover: whether installed plugins are found; False leaves only what `register` adds.
             prefer: the distribution to take for an op that several offer; over `OPLET_PREFER`.
             block: op ids and distributions to ignore; with `OPLET_BLOCK`.
-            max_bytes: most device memory that tensors and idle buffers may hold together, in bytes; of a device
-                that is given this is the limit from now on, for all who use it.
+            max_bytes: most device memory that tensors and idle buffers may hold together, in bytes; for the
+                device that the registry opens, since one that is given may have other users.
 
         Raises:
             InputError: an argument is not one of those.
@@ -125,7 +137,11 @@ class Registry:
         if device is not None:
             self._device = device if isinstance(device, Device) else wrap_device(device)
             if max_bytes is not None:
-                self._device.pool.max_bytes = max_bytes
+                raise InputError(
+                    "max_bytes: the device is given, and others may use it too\n"
+                    "pass max_bytes to open_device, or leave out device",
+                    argument="max_bytes",
+                )
         self._prefer = discovery.preferences(prefer)
         self._blocked = discovery.blocked(block)
         self._discover = discover
@@ -316,9 +332,10 @@ class Registry:
 
         Raises:
             InputError: the buffer is of another device, too small or lacks a usage.
+            DeviceError: this version of the implementation does not tell which device a buffer is of.
         """
         spec = spec_of(shape, dtype)
-        if getattr(buffer, "_device", None) is not self.device.gpu:
+        if device_of(buffer) is not self.device.gpu:
             raise InputError(
                 "buffer: it is not a GPUBuffer of this registry's device\n"
                 "make it with registry.device.gpu.create_buffer(…)",
@@ -443,6 +460,11 @@ class Registry:
                     self._calls[key] = call
                     if len(self._calls) > MAX_CALLS:
                         self._calls.popitem(last=False)
+        elif len(self._calls) > MAX_CALLS // 2:
+            # With fewer calls none is near its end, and this costs more than finding it did.
+            with self._lock:
+                if key in self._calls:  # another thread may have pushed it out
+                    self._calls.move_to_end(key)
         return call
 
     def explain(
@@ -458,6 +480,7 @@ class Registry:
         """Tells which variant `run` would take, and why each of the others does not run. Runs nothing.
 
         Args:
+            attrs, outputs, variant: as for `run`.
             inputs: as for `run`, or a TensorSpec in place of any.
 
         Raises:
@@ -465,6 +488,16 @@ class Registry:
         """
         loaded = self[op]
         request = loaded.bind(_specs(loaded, inputs, data=False), attrs, outputs)
+        if variant == REFERENCE:
+            asked = f"{REFERENCE} was asked for"
+            return Explanation(
+                op=op,
+                inputs=request.inputs,
+                outputs=loaded.infer(request),
+                variant=REFERENCE,
+                rejections=tuple(Rejection(one.name, "later", asked) for one in loaded.variants),
+                device="host",
+            )
         plan = loaded.plan(request, self.device.capabilities, variant)
         self.device.check(plan)
         return Explanation(
@@ -486,15 +519,15 @@ class Registry:
         return self.device.batch()
 
     def profile(self) -> AbstractContextManager[Profile]:
-        """Measures the device time of every launch inside it; the profile that it gives is complete at its end.
+        """Measures the device time of every dispatch inside it; the profile that it gives is complete at its end.
 
             with registry.profile() as profile:
                 registry.run(…)
             print(profile)
             profile.save("trace.json")
 
-        Each launch gets a compute pass of its own, which costs some time between launches, and the end waits
-        for the device. Of nested profiles the outer has the inner's launches too. It belongs to the thread, or
+        Each dispatch gets a compute pass of its own, which costs some time between them, and the end waits
+        for the device. Of nested profiles the outer has the inner's dispatches too. It belongs to the thread, or
         task, that opened it.
 
         Raises:

@@ -65,6 +65,24 @@ def implementation_of(gpu: object) -> Implementation | None:
     return next((name for name, own in PACKAGES.items() if own == package), None)
 
 
+def device_of(buffer: object) -> object:
+    """The GPUDevice that made a GPUBuffer; None where it is no such buffer.
+
+    Raises:
+        DeviceError: this version of the implementation does not tell.
+    """
+    if not hasattr(buffer, "map_state"):
+        return None
+    try:
+        return buffer._device  # type: ignore[attr-defined]  # private in both, and the only way
+    except AttributeError:
+        package = type(buffer).__module__.partition(".")[0]
+        raise DeviceError(
+            f"buffer: this version of {package} does not tell which device a GPUBuffer is of\n"
+            f"install a version of {package} that oplet allows; `pip check` names it"
+        ) from None
+
+
 def enumerate_adapters(implementation: Implementation) -> list[Any]:
     """Every adapter that the implementation finds. Raises whatever a missing or broken driver makes of it."""
     module = api(implementation)
