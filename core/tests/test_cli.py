@@ -138,6 +138,11 @@ class TestExplain:
         assert stderr.startswith("NoVariantError: ")
         assert "the number of columns is not a multiple of 4" in stderr
 
+    def test_the_reference_opens_no_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OPLET_ADAPTER", "no such adapter")
+        text = oplet("explain", OP, "--X", "3x4:f32", "--variant", "reference").stdout
+        assert "reference   runs in numpy on the host" in text
+
     def test_help_shows_the_inputs(self) -> None:
         text = " ".join(oplet("explain", OP, "--help").stdout.split())
         assert "--biasT SHAPE:DTYPE float32, float16 (columns,), optional." in text
@@ -151,7 +156,7 @@ class TestExplain:
 @pytest.mark.usefixtures("affine")
 class TestRun:
     def test_saves_the_output(self) -> None:
-        result = oplet("run", OP, "--X", "x.npy", "-o", "y=1.npy", "--attr", "factor=-0.5")
+        result = oplet("run", OP, "--X", "x.npy", "-o", "./y=1.npy", "--attr", "factor=-0.5")
         assert result.stdout == "Y float32 (3, 4) → y=1.npy\n"
         np.testing.assert_array_equal(np.load("y=1.npy"), X * np.float32(-0.5))
 
@@ -199,6 +204,11 @@ class TestRun:
     def test_an_output_written_twice(self) -> None:
         stderr = oplet("run", OP, "--X", "x.npy", "-o", "a.npy", "-o", "Y=b.npy", status=2).stderr
         assert "Y is written twice" in stderr
+
+    def test_an_output_that_there_is_not(self) -> None:
+        stderr = oplet("run", OP, "--X", "x.npy", "-o", "y=out.npy", status=2).stderr
+        assert "'y' is no output; outputs: Y, sums; a file of that name is ./y=out.npy" in stderr
+        assert not Path("y=out.npy").exists()
 
     def test_a_file_that_cannot_be_written(self) -> None:
         stderr = oplet("run", OP, "--X", "x.npy", "-o", "no/such/folder.npy", status=1).stderr
@@ -280,6 +290,12 @@ class TestDoctor:
         assert default["device"] is None
         assert "no such adapter" in default["fault"]
         assert report["environment"]["OPLET_ADAPTER"] == "no such adapter"
+
+    def test_an_implementation_that_there_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "executable", "false")  # which of them work does not matter here
+        monkeypatch.setenv("OPLET_WEBGPU", "vulkan")
+        words = oplet("doctor", status=1).stdout.split()
+        assert " ".join(words).count("no default InputError: OPLET_WEBGPU: 'vulkan' is not one of 'wgpu', 'dawn'") == 1
 
     def test_an_implementation_that_ends_the_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "false")

@@ -202,6 +202,17 @@ def test_low_power_is_still_no_software_driver(monkeypatch: pytest.MonkeyPatch) 
     assert chosen("wgpu", "low", None).info["device"] == "large"
 
 
+def test_an_adapter_without_a_name_is_chosen_by_what_is_shown_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Adapters(("named", "Vulkan", "DiscreteGPU"), ("", "Vulkan", "CPU"))
+    found.enumerate_adapters_sync()[1].info["description"] = "a driver's words"
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: found)
+    assert [adapter.name for adapter, _ in adapters("wgpu")] == ["named", "a driver's words"]
+    chosen = importlib.import_module("oplet.opening")._choose_adapter
+    assert chosen("wgpu", None, "DRIVER").info["description"] == "a driver's words"
+    with pytest.raises(DeviceError, match="there are: 'named', \"a driver's words\"\n"):
+        chosen("wgpu", None, "GL")
+
+
 @pytest.mark.parametrize("found", [Adapters(), Adapters(("llvmpipe", "OpenGL", "CPU"))])
 @pytest.mark.parametrize(
     ("platform", "advice"),
@@ -254,11 +265,18 @@ def test_a_device_of_yours_is_used_and_left_alone(device: oplet.Device) -> None:
     assert registry.device.gpu is gpu
     assert registry.device.capabilities.features == frozenset(), "what was granted, not what the adapter offers"
     np.testing.assert_array_equal(registry.run(SCALE, X=ONES).numpy(), 2 * ONES)
-    del registry
+    other = scale(gpu)
+    assert other.device is registry.device, "one pool, and each takes the other's tensors"
+    np.testing.assert_array_equal(other.run(SCALE, X=registry.run(SCALE, X=ONES)).numpy(), 4 * ONES)
+    del registry, other
     np.testing.assert_array_equal(scale(gpu).run(SCALE, X=ONES).numpy(), 2 * ONES)
     gpu.destroy()
     with pytest.raises(DeviceError):
         scale(gpu).run(SCALE, X=ONES)
+
+
+def test_the_device_behind_a_device_is_no_other(device: oplet.Device) -> None:
+    assert scale(device.gpu).device is device
 
 
 @pytest.mark.parametrize("device", [5, "gpu", ..., [], SimpleNamespace(create_compute_pipeline=None)], ids=repr)

@@ -120,12 +120,17 @@ def _attributes(manifest: Manifest, items: Sequence[str]) -> dict[str, float | i
 
 
 def _output_files(manifest: Manifest, items: Sequence[str]) -> dict[str, Path]:
-    """`FILE` or `NAME=FILE` items, by output name."""
+    """`FILE` or `NAME=FILE` items, by output name; a FILE with a `=` in its name has its folder before it."""
     required = [port.name for port in manifest.outputs if not port.optional]
     files: dict[str, Path] = {}
     for item in items:
         name, equals, path = item.partition("=")
         port = manifest.output(name) if equals else None
+        if equals and port is None and Path(name).name == name:
+            known = ", ".join(name for port in manifest.outputs for name in port.names)
+            raise click.BadParameter(
+                f"{name!r} is no output; outputs: {known}; a file of that name is ./{item}", param_hint="--output"
+            )
         if port is None and len(required) > 1:
             raise click.BadParameter(
                 f"{item!r} does not say which output: write {required[0]}=FILE", param_hint="--output"
@@ -278,9 +283,14 @@ def _inputs(options: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("input_"): value for name, value in options.items() if name.startswith("input_")}
 
 
+def _call_registry(variant: str | None, options: dict[str, Any]) -> oplet.Registry:
+    # The reference needs no device, so none is looked for.
+    return oplet.Registry() if variant == REFERENCE else _registry(options["webgpu"], options["adapter"])
+
+
 def _explain_command(op: str, manifest: Manifest) -> click.Command:
     def explain(attr: Sequence[str], variant: str | None, output: Sequence[str], **options: Any) -> None:
-        registry = _registry(options["webgpu"], options["adapter"])
+        registry = _call_registry(variant, options)
         explanation = registry.explain(
             op,
             attrs=_attributes(manifest, attr),
@@ -299,7 +309,7 @@ def _explain_command(op: str, manifest: Manifest) -> click.Command:
 def _run_command(op: str, manifest: Manifest) -> click.Command:
     def run(attr: Sequence[str], variant: str | None, output: Sequence[str], **options: Any) -> None:
         files = _output_files(manifest, output)
-        registry = oplet.Registry() if variant == REFERENCE else _registry(options["webgpu"], options["adapter"])
+        registry = _call_registry(variant, options)
         results = registry.run(
             op,
             attrs=_attributes(manifest, attr),
@@ -595,6 +605,7 @@ def _print_report(report: Any) -> None:
             ("python", f"{report.python}, {report.platform}"),
             ("packages", ", ".join(installed)),
             ("environment", "\n".join(environment) or "nothing that matters is set"),
+            *([("no default", report.fault)] if report.fault else []),
         ]
     )
     for one in report.implementations:

@@ -18,8 +18,8 @@ from typing import Any
 
 import attrs
 
-from oplet.errors import OpletError
-from oplet.opening import adapters, open_device
+from oplet.errors import InputError, OpletError
+from oplet.opening import adapters, chosen_implementation, open_device
 from oplet.registry import Registry
 from oplet.webgpu import PACKAGES, Implementation
 
@@ -75,7 +75,8 @@ class Report:
         python, platform: of this process.
         packages: version by distribution, None where it is not installed.
         environment: the variables that change what is found.
-        default: the implementation that is used when nothing is said.
+        default: the implementation that is used when nothing is said, or "" where `OPLET_WEBGPU` names none.
+        fault: why there is no default, or "".
     """
 
     python: str
@@ -83,6 +84,7 @@ class Report:
     packages: dict[str, str | None]
     environment: dict[str, str]
     default: str
+    fault: str
     implementations: list[ImplementationReport]
     plugins: list[PluginReport]
 
@@ -95,12 +97,18 @@ class Report:
 
 def examine() -> Report:
     """Looks at everything. Imports every plugin, and opens a device on each implementation."""
+    default, fault = "", ""
+    try:
+        default = chosen_implementation()
+    except InputError as error:
+        fault = _text(error)
     return Report(
         python=platform.python_version(),
         platform=platform.platform(),
         packages={name: _version(name) for name in DISTRIBUTIONS},
         environment={name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
-        default=os.environ.get("OPLET_WEBGPU") or "wgpu",
+        default=default,
+        fault=fault,
         implementations=[_implementation(name, package) for name, package in PACKAGES.items()],
         plugins=_plugins(),
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from oplet import capabilities
 from oplet.capabilities import Adapter, Capabilities, Dialect, SubgroupMatrixConfig
@@ -22,6 +24,10 @@ from oplet.webgpu import (
 )
 
 _BACKENDS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "D3D12", "DX12": "D3D12"}
+#: by its GPUDevice: whoever gives one again gets what has its pool, its pipelines and the tensors on it
+_devices: WeakValueDictionary[Any, Device] = WeakValueDictionary()
+_devices_lock = threading.Lock()
+
 _RANK = {"DiscreteGPU": 0, "IntegratedGPU": 1, "VirtualGPU": 2, "Unknown": 3, "CPU": 4}
 
 
@@ -56,7 +62,7 @@ def open_device(
         DeviceError: no adapter (with what to install), or one that lacks what was asked for.
         InputError: an argument that is not one of those above.
     """
-    implementation = _implementation(webgpu)
+    implementation = chosen_implementation(webgpu)
     check_max_bytes(max_bytes)
     _one_of("power", power, ("high", "low", None))
     if adapter is not None and not isinstance(adapter, str):
@@ -99,13 +105,16 @@ def open_device(
         raise DeviceError(
             f"{info.name} on {implementation} refused a device\n{error}\n`oplet doctor` shows adapters and drivers"
         ) from error
-    return Device(
+    device = Device(
         gpu,
         _capabilities(gpu, implementation, info, offered),
         implementation=implementation,
         unchecked=unchecked,
         max_bytes=max_bytes,
     )
+    with _devices_lock:
+        _devices[gpu] = device
+    return device
 
 
 def check_max_bytes(max_bytes: object) -> None:
@@ -119,6 +128,9 @@ def check_max_bytes(max_bytes: object) -> None:
 def wrap_device(gpu: Any) -> Device:
     """A device of yours, a wgpu or wgpudawn GPUDevice: oplet uses it and never destroys it.
 
+    Returns:
+        The same device for the same GPUDevice, as long as anything uses it.
+
     Raises:
         InputError: it is not such a device.
     """
@@ -129,14 +141,18 @@ def wrap_device(gpu: Any) -> Device:
             "pass oplet.open_device(…), or nothing for the default",
             argument="device",
         )
-    granted = [name for name, own in FEATURE_NAMES[implementation].items() if own in gpu.features]
-    caps = _capabilities(gpu, implementation, _adapter_of(gpu.adapter), granted)
-    return Device(gpu, caps, implementation=implementation, unchecked=False)
+    with _devices_lock:
+        device = _devices.get(gpu)
+        if device is None:
+            granted = [name for name, own in FEATURE_NAMES[implementation].items() if own in gpu.features]
+            caps = _capabilities(gpu, implementation, _adapter_of(gpu.adapter), granted)
+            device = _devices[gpu] = Device(gpu, caps, implementation=implementation, unchecked=False)
+    return device
 
 
 def adapters(webgpu: Implementation | None = None) -> list[tuple[Adapter, frozenset[str]]]:
     """The usable adapters and the optional features that each offers, the preferred one first."""
-    implementation = _implementation(webgpu)
+    implementation = chosen_implementation(webgpu)
     names = FEATURE_NAMES[implementation]
     return [
         (_adapter_of(found), frozenset(name for name, own in names.items() if own in found.features))
@@ -144,7 +160,12 @@ def adapters(webgpu: Implementation | None = None) -> list[tuple[Adapter, frozen
     ]
 
 
-def _implementation(webgpu: str | None) -> Implementation:
+def chosen_implementation(webgpu: str | None = None) -> Implementation:
+    """The WebGPU implementation of that name; by default the one of `OPLET_WEBGPU`, else wgpu.
+
+    Raises:
+        InputError: there is none of that name.
+    """
     name = webgpu or os.environ.get("OPLET_WEBGPU") or "wgpu"
     _one_of("webgpu" if webgpu else "OPLET_WEBGPU", name, ("wgpu", "dawn"))
     return "dawn" if name == "dawn" else "wgpu"
@@ -179,9 +200,9 @@ def _choose_adapter(implementation: Implementation, power: str | None, name: str
     if not name:
         return usable[0]
     for one in usable:
-        if name.casefold() in one.info["device"].casefold():
+        if name.casefold() in _name_of(one).casefold():
             return one
-    known = ", ".join(repr(one.info["device"]) for one in usable)
+    known = ", ".join(repr(_name_of(one)) for one in usable)
     raise DeviceError(f"adapter: no adapter's name contains {name!r}\nthere are: {known}\nname one of them")
 
 
@@ -199,11 +220,15 @@ def _install_hint(implementation: Implementation) -> str:
     return f"{hint}; or use wgpu, which takes more drivers" if implementation == "dawn" else hint
 
 
+def _name_of(found: Any) -> str:
+    return found.info["device"] or found.info["description"]  # type: ignore[no-any-return]  # text in both
+
+
 def _adapter_of(found: Any) -> Adapter:
     """What an implementation's adapter says of itself."""
     info = found.info
     return Adapter(
-        name=info["device"] or info["description"],
+        name=_name_of(found),
         vendor=info["vendor"],
         backend=_BACKENDS.get(info["backend_type"], info["backend_type"]),
         is_cpu=info["adapter_type"] == "CPU",
