@@ -426,7 +426,7 @@ def test_past_the_limit_the_message_says_what_is_needed_and_allowed(made: list[G
 
 
 def test_a_limit_of_nothing_allows_nothing(made: list[Gpu]) -> None:
-    with pytest.raises(OutOfMemoryError, match="this registry allows 0"):
+    with pytest.raises(OutOfMemoryError, match="max_bytes allows 0"):
         pool_of(made, max_bytes=0).take(4)
     assert not made
 
