@@ -424,16 +424,23 @@ def test_refused(
     with pytest.raises(oplet.InputError, match=match) as caught:
         gdn_forward(**call, registry=registry)
     assert caught.value.argument == argument
+    assert str(caught.value).startswith(("gdn_forward: ", "GdnWeights: "))
     assert "\n" in str(caught.value)
 
 
 def test_a_step_has_a_token_of_each_request(registry: oplet.Registry | None, weights: GdnWeights) -> None:
     for hidden in (hidden_of(4), hidden_of(1)[0]):
-        with pytest.raises(oplet.InputError, match=r"has \d tokens, and the state 2 requests"):
+        with pytest.raises(oplet.InputError, match=r"^gdn_forward_token: hidden: has \d tokens, and the state 2"):
             gdn_forward_token(weights, CONFIG, hidden, GdnState.zeros(CONFIG, 2), registry=registry)
-    for wrong in ({"hidden": None}, {"state": None}):
-        call: dict[str, Any] = {"hidden": hidden_of(1)[0], "state": GdnState.zeros(CONFIG), **wrong}
-        with pytest.raises(oplet.InputError, match="NoneType is not"):
+    wrong: tuple[tuple[str, Any, str], ...] = (
+        ("hidden", None, "NoneType is not"),
+        ("hidden", hidden_of(1)[0, :-1], r"has the shape \(1, 63\)"),
+        ("state", None, "NoneType is not"),
+        ("state", GdnState.zeros(attrs.evolve(CONFIG, key_head_dim=4)), "recurrent has the shape"),
+    )
+    for name, value, match in wrong:
+        call: dict[str, Any] = {"hidden": hidden_of(1)[0], "state": GdnState.zeros(CONFIG), name: value}
+        with pytest.raises(oplet.InputError, match=f"^gdn_forward_token: {name}: {match}"):
             gdn_forward_token(weights, CONFIG, **call, registry=registry)
 
 
@@ -499,6 +506,12 @@ def test_sizes_that_are_none() -> None:
     ):
         with pytest.raises(oplet.InputError, match=match):
             attrs.evolve(CONFIG, **change)
+
+
+def test_sizes_as_numpy_has_them() -> None:
+    config = attrs.evolve(CONFIG, num_value_heads=np.int64(6), hidden_dim=np.uint16(64))
+    assert config == CONFIG
+    assert type(config.num_value_heads) is int
 
 
 # Hugging Face's names --------------------------------------------------------------------------------

@@ -121,13 +121,16 @@ def test_float16(weights: GdnWeights, write: Writer) -> None:
     read = GgufModel(write("qwen35", {0: tensors}, SETTINGS)).weights(0, dtype="float16")
     assert (read.dtype, read.ssm_a.dtype, read.ssm_dt.dtype) == (np.float16, np.float32, np.float32)
     np.testing.assert_array_equal(read.ssm_out, weights.ssm_out.astype(np.float16))
+    assert weights.astype(np.float16).dtype == weights.astype(np.dtype("float16")).dtype == np.float16
     tensors["ssm_norm.weight"] = np.full(CONFIG.value_head_dim, 1e5, np.float32)
     model = GgufModel(write("qwen35", {0: tensors}, SETTINGS))
     assert model.weights(0).ssm_norm[0] == 1e5
     with pytest.raises(oplet.InputError, match=r"ssm_norm: 100000\.0 is past float16"):
         model.weights(0, dtype="float16")
-    with pytest.raises(oplet.InputError, match="'int8' is not one of"):
-        model.weights(0, dtype="int8")
+    assert model.weights(0, dtype=np.float32).dtype == np.float32
+    for wrong, told in (("int8", "'int8'"), ("f32", "'f32'"), (np.float64, "<class 'numpy.float64'>"), (None, "None")):
+        with pytest.raises(oplet.InputError, match=f"dtype: {told} is not one of float32, float16"):
+            model.weights(0, dtype=wrong)
 
 
 def test_several_files(weights: GdnWeights, write: Writer) -> None:

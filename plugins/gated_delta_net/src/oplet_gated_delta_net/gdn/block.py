@@ -21,7 +21,6 @@ CONV = "com.microsoft.VarlenCausalConvWithState"
 DELTA = "com.microsoft.GatedDeltaNet"
 NORM = "com.microsoft.GatedRMSNorm"
 
-_WHERE = "gdn_forward"
 _ARRAYS = (np.ndarray, oplet.Tensor)
 
 _GEMM_ATTRS = {"transB": 1}
@@ -71,16 +70,17 @@ def gdn_forward_token(
     Raises:
         As `gdn_forward`.
     """
-    _check_types(weights, config, hidden, state, None, registry)
+    where = "gdn_forward_token"
+    _check_types(where, weights, config, hidden, state, None, registry)
     rows = hidden.reshape(1, -1) if hidden.ndim == 1 else hidden
     if rows.ndim == 2 and rows.shape[0] != state.requests:
         refuse(
-            _WHERE,
+            where,
             "hidden",
             f"has {rows.shape[0]} tokens, and the state {state.requests} requests",
             "pass one token of each request, or call gdn_forward",
         )
-    out, state = _forward(weights, config, rows, state, None, registry)
+    out, state = _forward(where, weights, config, rows, state, None, registry)
     return out.reshape(hidden.shape), state
 
 
@@ -141,11 +141,13 @@ def gdn_forward(
         UnknownOpError: an op that the block needs is not installed.
         oplet.OpletError: as `oplet.Registry.run`.
     """
-    _check_types(weights, config, hidden, state, cu_seqlens, registry)
-    return _forward(weights, config, hidden, state, cu_seqlens, registry)
+    where = "gdn_forward"
+    _check_types(where, weights, config, hidden, state, cu_seqlens, registry)
+    return _forward(where, weights, config, hidden, state, cu_seqlens, registry)
 
 
 def _forward(
+    where: str,
     weights: GdnWeights | DeviceWeights,
     config: GdnConfig,
     hidden: Array,
@@ -154,16 +156,16 @@ def _forward(
     registry: oplet.Registry | None,
 ) -> tuple[Array, GdnState]:
     check_weights(weights, config)
-    check_state(state, config, weights.dtype)
-    _check_hidden(hidden, config, weights.dtype)
-    _check_offsets(cu_seqlens, hidden.shape[0], state.requests)
+    check_state(where, state, config, weights.dtype)
+    _check_hidden(where, hidden, config, weights.dtype)
+    _check_offsets(where, cu_seqlens, hidden.shape[0], state.requests)
     if registry is not None:
-        return _on_device(weights, config, hidden, state, cu_seqlens, registry)
+        return _on_device(where, weights, config, hidden, state, cu_seqlens, registry)
     if isinstance(weights, DeviceWeights):
-        _refuse_device("weights")
+        _refuse_device(where, "weights")
     for name, value in _tensors(hidden, state, cu_seqlens):
         if not value.on_host:
-            _refuse_device(name)
+            _refuse_device(where, name)
     tokens, requests = hidden.shape[0], state.requests
     offsets = np.linspace(0, tokens, requests + 1) if cu_seqlens is None else np.asarray(cu_seqlens)
     bounds = [(int(first), int(last)) for first, last in pairwise(offsets)]
@@ -171,6 +173,7 @@ def _forward(
 
 
 def _on_device(
+    where: str,
     weights: GdnWeights | DeviceWeights,
     config: GdnConfig,
     hidden: Array,
@@ -180,11 +183,11 @@ def _on_device(
 ) -> tuple[oplet.Tensor, GdnState]:
     run = registry.run
     for name, tensor in _tensors(hidden, state, cu_seqlens):
-        _check_place(name, tensor, registry)
+        _check_place(where, name, tensor, registry)
     if isinstance(weights, GdnWeights):
         weights = weights.to(registry)
     else:
-        _check_place("weights", weights.attn_qkv, registry)
+        _check_place(where, "weights", weights.attn_qkv, registry)
     tokens, requests = hidden.shape[0], state.requests
     hidden = _narrowed(hidden, weights.dtype)
     if cu_seqlens is None:
@@ -237,50 +240,56 @@ def _narrowed(array: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _check_types(
-    weights: object, config: object, hidden: object, state: object, cu_seqlens: object, registry: object
+    where: str,
+    weights: object,
+    config: object,
+    hidden: object,
+    state: object,
+    cu_seqlens: object,
+    registry: object,
 ) -> None:
-    check_type(_WHERE, "weights", weights, (GdnWeights, DeviceWeights), "pass GdnWeights, or weights.to(registry)")
-    check_type(_WHERE, "config", config, GdnConfig, "pass the sizes, as GgufModel.config has them")
-    check_type(_WHERE, "hidden", hidden, _ARRAYS, "pass np.asarray(hidden, np.float32)")
-    check_type(_WHERE, "state", state, GdnState, "pass GdnState.zeros(config), or what a call before gave")
-    check_type(_WHERE, "cu_seqlens", cu_seqlens, (*_ARRAYS, NoneType), "pass np.asarray(cu_seqlens, np.int32)")
-    check_type(_WHERE, "registry", registry, (oplet.Registry, NoneType), "pass oplet.Registry(), or None for numpy")
+    check_type(where, "weights", weights, (GdnWeights, DeviceWeights), "pass GdnWeights, or weights.to(registry)")
+    check_type(where, "config", config, GdnConfig, "pass the sizes, as GgufModel.config has them")
+    check_type(where, "hidden", hidden, _ARRAYS, "pass np.asarray(hidden, np.float32)")
+    check_type(where, "state", state, GdnState, "pass GdnState.zeros(config), or what a call before gave")
+    check_type(where, "cu_seqlens", cu_seqlens, (*_ARRAYS, NoneType), "pass np.asarray(cu_seqlens, np.int32)")
+    check_type(where, "registry", registry, (oplet.Registry, NoneType), "pass oplet.Registry(), or None for numpy")
 
 
-def _check_hidden(hidden: Array, config: GdnConfig, dtype: np.dtype[Any]) -> None:
+def _check_hidden(where: str, hidden: Array, config: GdnConfig, dtype: np.dtype[Any]) -> None:
     if hidden.ndim != 2 or hidden.shape[1] != config.hidden_dim:
         refuse(
-            _WHERE,
+            where,
             "hidden",
             f"has the shape {shape_text(hidden.shape)}, not (tokens, {config.hidden_dim})",
             "pass one row for each token; gdn_forward_token also takes a single vector",
         )
     if isinstance(hidden, oplet.Tensor) and hidden.dtype != dtype:
         refuse(
-            _WHERE,
+            where,
             "hidden",
             f"is {hidden.dtype.name} on the device, and the weights are {dtype.name}",
             f"make it {dtype.name}, or take weights.astype({hidden.dtype.name!r})",
         )
     if hidden.dtype.kind != "f":
-        refuse(_WHERE, "hidden", f"is {hidden.dtype.name}", "pass floats: hidden.astype(np.float32)")
+        refuse(where, "hidden", f"is {hidden.dtype.name}", "pass floats: hidden.astype(np.float32)")
 
 
-def _check_offsets(cu_seqlens: Array | None, tokens: int, requests: int) -> None:
+def _check_offsets(where: str, cu_seqlens: Array | None, tokens: int, requests: int) -> None:
     if cu_seqlens is None:
         if tokens % requests if requests else tokens:
             refuse(
-                _WHERE,
+                where,
                 "hidden",
                 f"has {tokens} tokens, which {requests} requests cannot share equally",
                 "pass cu_seqlens, which says where each request begins and ends",
             )
         return
     if cu_seqlens.dtype != np.int32:
-        refuse(_WHERE, "cu_seqlens", f"is {cu_seqlens.dtype.name}, not int32", "pass cu_seqlens.astype(np.int32)")
+        refuse(where, "cu_seqlens", f"is {cu_seqlens.dtype.name}, not int32", "pass cu_seqlens.astype(np.int32)")
     if cu_seqlens.shape != (requests + 1,):
         refuse(
-            _WHERE,
+            where,
             "cu_seqlens",
             f"has the shape {shape_text(cu_seqlens.shape)}, not ({requests + 1},)",
             "pass an offset more than the state has requests",
@@ -288,7 +297,7 @@ def _check_offsets(cu_seqlens: Array | None, tokens: int, requests: int) -> None
     host = cu_seqlens if isinstance(cu_seqlens, np.ndarray) else cu_seqlens.host
     if host is not None and (host[0] != 0 or host[-1] != tokens or (np.diff(host) < 0).any()):
         refuse(
-            _WHERE,
+            where,
             "cu_seqlens",
             f"{np.array2string(host, threshold=8)} does not rise from 0 to {tokens}, the number of tokens",
             "pass where each request begins, and last the number of tokens",
@@ -307,10 +316,10 @@ def _tensors(hidden: Array, state: GdnState, cu_seqlens: Array | None) -> Iterat
             yield name, value
 
 
-def _check_place(argument: str, tensor: oplet.Tensor, registry: oplet.Registry) -> None:
+def _check_place(where: str, argument: str, tensor: oplet.Tensor, registry: oplet.Registry) -> None:
     if tensor.device is not None and tensor.device is not registry.device:
-        refuse(_WHERE, argument, "is on another device than registry", "pass the registry that it was made with")
+        refuse(where, argument, "is on another device than registry", "pass the registry that it was made with")
 
 
-def _refuse_device(argument: str) -> NoReturn:
-    refuse(_WHERE, argument, "is on a device", "pass registry=, the one that it is on")
+def _refuse_device(where: str, argument: str) -> NoReturn:
+    refuse(where, argument, "is on a device", "pass registry=, the one that it is on")

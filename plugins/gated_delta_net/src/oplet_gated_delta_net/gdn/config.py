@@ -6,10 +6,17 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import attrs
+import numpy as np
 
 from oplet_gated_delta_net.gdn.refusal import refuse
+
+
+def _plain(value: int | np.integer[Any]) -> int:
+    # As sizes come from arrays and files; what is no integer at all is left for the validator to refuse.
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _positive(config: GdnConfig, attribute: attrs.Attribute[int], value: object) -> None:
@@ -34,12 +41,12 @@ class GdnConfig:
         InputError: on construction, naming the field.
     """
 
-    hidden_dim: int = attrs.field(validator=_positive)
-    num_key_heads: int = attrs.field(validator=_positive)
-    num_value_heads: int = attrs.field(validator=_positive)
-    key_head_dim: int = attrs.field(validator=_positive)
-    value_head_dim: int = attrs.field(validator=_positive)
-    conv_kernel_size: int = attrs.field(default=4, validator=_positive)
+    hidden_dim: int = attrs.field(converter=_plain, validator=_positive)
+    num_key_heads: int = attrs.field(converter=_plain, validator=_positive)
+    num_value_heads: int = attrs.field(converter=_plain, validator=_positive)
+    key_head_dim: int = attrs.field(converter=_plain, validator=_positive)
+    value_head_dim: int = attrs.field(converter=_plain, validator=_positive)
+    conv_kernel_size: int = attrs.field(default=4, converter=_plain, validator=_positive)
     rms_norm_eps: float = 1e-6
 
     def __attrs_post_init__(self) -> None:

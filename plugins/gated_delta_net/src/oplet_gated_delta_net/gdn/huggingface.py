@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import oplet
+from numpy.typing import DTypeLike
 from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
@@ -49,7 +50,7 @@ def config_from_huggingface(settings: Mapping[str, Any]) -> GdnConfig:
 
 
 def weights_from_huggingface(
-    tensors: Mapping[str, Any], config: GdnConfig, *, prefix: str = "", dtype: str = "float32"
+    tensors: Mapping[str, Any], config: GdnConfig, *, prefix: str = "", dtype: DTypeLike = "float32"
 ) -> GdnWeights:
     """The weights of a layer, from the state dict of a `Qwen3NextGatedDeltaNet` or `Qwen3_5GatedDeltaNet`.
 
@@ -57,7 +58,7 @@ def weights_from_huggingface(
         tensors: numpy arrays or torch tensors, of any float dtype, by name.
         config: the sizes.
         prefix: what comes before the names, such as "model.layers.0.linear_attn.".
-        dtype: what the block is to compute in, "float32" or "float16".
+        dtype: what the block is to compute in, float32 or float16, by name or as numpy's.
 
     Raises:
         InputError: a tensor is missing, none, of another shape, or past float16; its name is told.

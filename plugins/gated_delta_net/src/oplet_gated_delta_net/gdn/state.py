@@ -109,8 +109,12 @@ class GdnState:
         return self.recurrent.shape[0] if self.recurrent.ndim else 0
 
 
-def check_state(state: GdnState, config: GdnConfig, dtype: np.dtype[Any]) -> None:
+def check_state(where: str, state: GdnState, config: GdnConfig, dtype: np.dtype[Any]) -> None:
     """Holds a state against a configuration, and on a device against what the block computes in.
+
+    Args:
+        where: the function that was called.
+        state, config, dtype: as that function got them; the dtype is the weights'.
 
     Raises:
         InputError: naming the field at fault.
@@ -124,14 +128,14 @@ def check_state(state: GdnState, config: GdnConfig, dtype: np.dtype[Any]) -> Non
         found = getattr(state, name).shape
         if found != shape:
             refuse(
-                "gdn_forward",
+                where,
                 "state",
                 f"{name} has the shape {shape_text(found)}, and the configuration says {shape_text(shape)}",
                 "pass one that this block made, or GdnState.zeros(config, requests)",
             )
     if isinstance(state.conv, oplet.Tensor) and state.conv.dtype != dtype:
         refuse(
-            "gdn_forward",
+            where,
             "state",
             f"conv is {state.conv.dtype.name} on the device, and the weights are {dtype.name}",
             "pass state.numpy(), which is converted when it is uploaded",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 import oplet
+from numpy.typing import DTypeLike
 from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
@@ -100,11 +101,11 @@ class GdnWeights:
         """The shape of each field."""
         return {name: getattr(self, name).shape for name in self.names}
 
-    def astype(self, dtype: str) -> GdnWeights:
+    def astype(self, dtype: DTypeLike) -> GdnWeights:
         """These weights for a block that computes in another dtype.
 
         Args:
-            dtype: "float32" or "float16".
+            dtype: float32 or float16, by name or as numpy's.
 
         Raises:
             InputError: it is neither, or a weight is past float16.
@@ -187,19 +188,23 @@ class DeviceWeights:
         return offsets
 
 
-def as_dtype(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+def as_dtype(name: str, array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """A field of `GdnWeights` for a block that computes in a dtype; ssm_dt and ssm_a are float32 in any case.
 
     Raises:
         InputError: there is no such dtype, or a finite weight is past float16.
     """
-    if dtype not in DTYPES:
+    try:
+        wanted = np.dtype(dtype).name
+    except (TypeError, ValueError):
+        wanted = ""
+    if wanted not in DTYPES:
         raise oplet.InputError(
-            f"dtype: {dtype!r} is not one of {', '.join(DTYPES)}\npass one of these", argument="dtype"
+            f"dtype: {dtype!r:.60} is not one of {', '.join(DTYPES)}\npass one of these", argument="dtype"
         )
     with np.errstate(over="ignore"):
-        narrow = np.ascontiguousarray(array, np.float32 if name in GATES else dtype)
-    if dtype == "float16":
+        narrow = np.ascontiguousarray(array, np.float32 if name in GATES else wanted)
+    if wanted == "float16":
         lost = np.isinf(narrow) & np.isfinite(array)
         if lost.any():
             refuse(_WHERE, name, f"{array[lost][0]} is past float16", 'take dtype="float32"')

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import oplet
 import tqdm
+from numpy.typing import DTypeLike
 from oplet.request import shape_text
 
 from oplet_gated_delta_net.gdn.config import GdnConfig
@@ -71,12 +72,12 @@ class GgufModel:
     def __repr__(self) -> str:
         return f"GgufModel({str(self._path)!r}, {self.architecture}, {len(self.layers)} Gated DeltaNet layers)"
 
-    def weights(self, layer: int, *, dtype: str = "float32") -> GdnWeights:
+    def weights(self, layer: int, *, dtype: DTypeLike = "float32") -> GdnWeights:
         """The weights of a layer, dequantised, with value heads in grouped order.
 
         Args:
             layer: one of `layers`.
-            dtype: what the block is to compute in, "float32" or "float16".
+            dtype: what the block is to compute in, float32 or float16, by name or as numpy's.
 
         Raises:
             InputError: it is not one of those, a tensor is missing or of another shape or an unknown type, or a
@@ -90,7 +91,7 @@ class GgufModel:
             )
         return self._weights(f"blk.{int(layer)}.", dtype)
 
-    def all_weights(self, *, dtype: str = "float32", progress: bool | None = None) -> dict[int, GdnWeights]:
+    def all_weights(self, *, dtype: DTypeLike = "float32", progress: bool | None = None) -> dict[int, GdnWeights]:
         """The weights of every Gated DeltaNet layer, by its number.
 
         Args:
@@ -127,7 +128,7 @@ class GgufModel:
         except oplet.InputError as error:
             raise self._fault(f"its metadata give no configuration: {error}", do="convert the model again") from error
 
-    def _weights(self, prefix: str, dtype: str) -> GdnWeights:
+    def _weights(self, prefix: str, dtype: DTypeLike) -> GdnWeights:
         config = self.config
         wanted = config.weight_shapes
 
