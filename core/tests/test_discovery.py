@@ -131,6 +131,14 @@ def test_a_bad_preference_in_the_environment_is_named(monkeypatch: pytest.Monkey
     assert caught.value.argument == "OPLET_PREFER"
 
 
+def test_prefer_names_ops_with_their_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"^prefer: 'Foo' is not an op id\nop ids have a domain"):
+        discovery.preferences({"Foo": "oplet-acme-foo"})
+    monkeypatch.setenv("OPLET_PREFER", "Foo=oplet-acme-foo")
+    with pytest.raises(InputError, match=r"^OPLET_PREFER: 'Foo' is not an op id"):
+        discovery.preferences(None)
+
+
 @pytest.mark.parametrize("prefer", ["com.acme.A=one", ["com.acme.A"], {"com.acme.A": 1}, {1: "one"}, 7])
 def test_prefer_is_a_mapping_of_names(prefer: Any) -> None:
     with pytest.raises(InputError, match=r"prefer: .* is not a mapping from op ids to distributions"):

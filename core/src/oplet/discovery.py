@@ -160,6 +160,12 @@ def preferences(prefer: Mapping[str, str] | None) -> dict[str, str]:
                 argument="OPLET_PREFER",
             )
         chosen[op.strip()] = dist.strip()
+    for argument, ops in (("OPLET_PREFER", chosen), ("prefer", prefer or {})):
+        if bare := [op for op in ops if "." not in op]:
+            raise InputError(
+                f"{argument}: {bare[0]!r} is not an op id\nop ids have a domain, such as com.microsoft.FusedGemm",
+                argument=argument,
+            )
     return {**chosen, **(prefer or {})}
 
 

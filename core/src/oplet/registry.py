@@ -255,9 +255,9 @@ class Registry:
     def _unknown(self, op: object) -> UnknownOpError:
         if not isinstance(op, str):
             return UnknownOpError(f"op: {op!r} is not an op id\nan op id is a string such as 'com.microsoft.FusedGemm'")
-        lines = [f"no plugin offers {op!r}"]
         if op in self._blocked:
-            lines[0] += ": it is blocked (block= or OPLET_BLOCK)"
+            return UnknownOpError(f"{op!r} is blocked\nleave it out of block= and OPLET_BLOCK")
+        lines = [f"no plugin offers {op!r}"]
         ids = self.ids
         import difflib
 
@@ -307,7 +307,7 @@ class Registry:
         spec = TensorSpec.of(host)
         if spec.dtype not in DTYPES:
             raise InputError(
-                f"array: {spec.dtype} is not one of {', '.join(DTYPES)}\nconvert with array.astype(np.float32)",
+                f"array: {spec.dtype} is not one of {', '.join(DTYPES)}\nconvert with array.astype({_nearest(host)})",
                 argument="array",
             )
         return Tensor(spec, self.device, self.device.upload(host))
@@ -673,18 +673,20 @@ def _specs(op: Op, inputs: Mapping[str, object], *, data: bool = True) -> dict[s
     """The spec of each input; without `data` a TensorSpec will do in its place."""
     specs = {}
     for name, value in inputs.items():
-        op.input(name)  # before its value: an attribute's is no array, and None would hide a wrong name
+        port = op.input(name)  # before its value: an attribute's is no array, and None would hide a wrong name
         if value is None:
             continue
         if isinstance(value, TensorSpec) and not data:
-            specs[name] = spec_of(value.shape, value.dtype)
+            specs[name] = value
         elif isinstance(value, Tensor):
             specs[name] = value.spec
         elif _is_array(value):
             specs[name] = TensorSpec.of(value)
         else:
             kinds = "neither a numpy array nor a tensor" if data else "none of a numpy array, a tensor and a TensorSpec"
-            advice = _conversion(name, value) if data else "pass one such as oplet.TensorSpec((64, 32), 'float32')"
+            advice = "pass one such as oplet.TensorSpec((64, 32), 'float32')"
+            if data:
+                advice = _conversion(name, value, f"np.{op.manifest.dtypes(port)[0]}")
             raise InputError(f"{op.id}: {name}: {type(value).__name__} is {kinds}\n{advice}", op=op.id, argument=name)
     return specs
 
@@ -707,12 +709,21 @@ def _host_array(value: Any) -> np.ndarray:
                 return np.from_dlpack(value)
         except Exception as error:  # torch raises a RuntimeError for a tensor that needs gradients, others others
             fault = f"{type(value).__name__} does not give its data to numpy: {error}"
-    raise InputError(f"array: {fault}\n{_conversion('array', value)}", argument="array")
+    raise InputError(f"array: {fault}\n{_conversion('array', value, _nearest(value))}", argument="array")
 
 
-def _conversion(name: str, value: object) -> str:
-    call = f"{name}.filled(…)" if hasattr(value, "filled") else f"np.asarray({name}, np.float32)"
+def _conversion(name: str, value: object, dtype: str) -> str:
+    call = f"{name}.filled(…)" if hasattr(value, "filled") else f"np.asarray({name}, {dtype})"
     return f"convert with {call}"
+
+
+def _nearest(value: object) -> str:
+    """The dtype to convert numbers to that devices do not have."""
+    try:
+        kind = np.asarray(value).dtype.kind
+    except Exception:  # whatever it is, it becomes no array
+        kind = "f"
+    return "np.int32" if kind in "biu" else "np.float32"
 
 
 def _keyword(op: Op, name: str, inputs: Mapping[str, object]) -> str:
