@@ -12,8 +12,10 @@ import oplet
 import pytest
 from onnx import helper
 from oplet.bench import Case, Report, Timing, bench, peers, read_cases, table
+from oplet.bench.meter import Meter
 
 OP = "com.acme.Affine"
+PEERS = ["numpy", "second", "result", "absent", "tires", "none", "untimed", "onnxruntime"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def registry() -> oplet.Registry:
 
 @pytest.fixture(scope="module")
 def report(registry: oplet.Registry) -> Report:
-    return bench(registry, OP, peers=["numpy", "second", "absent"], rounds=1)
+    return bench(registry, OP, peers=PEERS, rounds=1)
 
 
 def test_a_case_knows_its_data(registry: oplet.Registry) -> None:
@@ -76,22 +78,60 @@ def test_a_peer_on_a_provider_that_is_not_there_says_so() -> None:
         peers.timed_on_onnxruntime_webgpu({"X": np.ones(1, np.float32)}, lambda x, y: [])
 
 
-def test_peers_stand_beside_it_and_a_missing_package_is_named(report: Report) -> None:
+def test_peers_stand_beside_it(report: Report) -> None:
     for result in report.results:
+        assert list(result.peers) == PEERS
         assert result.peers["numpy"].median > 0
         assert result.peers["second"] == Timing(1.0, 1.0, 1.0)
-        assert result.peers["absent"] == "a_package_that_nobody_has is not installed"
-    assert list(table.notes(report)) == ["absent: a_package_that_nobody_has is not installed"]
+        assert 0 < result.peers["result"].median < 1, "what a function returns is no time"
+
+
+def test_a_peer_that_cannot_be_made_or_fails_later_is_out_with_its_reason(report: Report) -> None:
+    assert list(table.notes(report)) == [
+        "absent: a_package_that_nobody_has is not installed",
+        "none: TypeError: its builder returned None, not a function to time or a Timed",
+        "onnxruntime: RuntimeError: its CPU provider does not take such a call: "
+        "Fatal error: com.acme:Affine(-1) is not a registered function/op",
+        "tires: MemoryError: no memory is left",
+        "untimed: TypeError: its Timed returned True, not seconds as a float",
+    ]
+
+
+def test_what_is_known_of_a_peer_before_a_case_is_timed_is_told_then(
+    registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    sample = Meter.sample
+
+    def spy(self: Meter, *arguments: Any) -> list[float]:
+        told.append("sample")
+        return sample(self, *arguments)
+
+    monkeypatch.setattr(Meter, "sample", spy)
+    cases = [Case("a", {"X": "4x4:f32"}), Case("b", {"X": "8x4:f32"})]
+    bench(registry, OP, cases=cases, peers=["absent", "tires"], rounds=1, note=told.append)
+    # The two ceilings, then the cases.
+    assert told == ["sample", "sample", "absent: a_package_that_nobody_has is not installed", "sample", "sample"]
+
+
+def test_a_time_that_is_a_difference_may_be_none(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    builders = {"noise": lambda case: peers.Timed(lambda: -1e-9)}
+    monkeypatch.setattr("oplet.bench.builders_of", lambda op, names: builders)
+    (result,) = bench(registry, OP, cases=[Case("a", {"X": "4x4:f32"})], rounds=1).results
+    assert result.peers == {"noise": "its time is lost in the noise"}
 
 
 def test_the_table_has_a_cell_for_each_column(report: Report) -> None:
     header = table.columns(report)
-    assert header[-3:] == ["numpy", "second", "absent"]
+    assert header[-len(PEERS) :] == PEERS
     rows = list(table.rows(report))
     assert [len(row) for row in rows] == [len(header)] * 2
     ratio = 1.0 / report.results[0].device.median
-    assert rows[0][-2].endswith(f"({ratio:.2f}×)")
-    assert any(line.startswith("measured ceilings: copy ") for line in table.heading(report))
+    assert rows[0][header.index("second")].endswith(f"({ratio:.2f}×)")
+    assert rows[0][header.index("absent")] == "—"
+    *_, ceilings, times = table.heading(report)
+    assert ceilings.startswith("measured ceilings: copy ")
+    assert times == "peers: the × tells how many of the op's times a peer takes"
 
 
 def test_a_report_is_plain_json(report: Report) -> None:
@@ -132,7 +172,7 @@ def test_a_case_that_is_too_large_says_so_and_the_others_are_timed() -> None:
 
 
 def test_names_that_do_not_exist_are_refused(registry: oplet.Registry) -> None:
-    with pytest.raises(oplet.InputError, match=r"peers: 'torhc' is not one of numpy, onnxruntime, second, absent"):
+    with pytest.raises(oplet.InputError, match=r"peers: 'torhc' is not one of numpy, onnxruntime, second, result"):
         bench(registry, OP, peers=["torhc"])
     with pytest.raises(oplet.InputError, match=r"variant: 'vec8' is not a known variant"):
         bench(registry, OP, variants=["vec8"])

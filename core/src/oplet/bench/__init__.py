@@ -23,7 +23,7 @@ import numpy as np
 
 from oplet.bench.cases import Case, read_cases
 from oplet.bench.meter import LONG_SAMPLES, LONG_SECONDS, SAMPLES, Meter, copies_past_caches, runs_to_time
-from oplet.bench.peers import Build, Peer, PeerCase, builders_of, samples_of
+from oplet.bench.peers import Build, Field, PeerCase, builders_of
 from oplet.buffers import Buffer, Tensor
 from oplet.errors import DeviceError, NoVariantError
 from oplet.op import Op
@@ -127,6 +127,7 @@ def bench(
     peers: Sequence[str] = (),
     rounds: int = 5,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Times an op.
 
@@ -139,6 +140,7 @@ def bench(
             names from the op folder's peers.py.
         rounds: groups of samples for each case.
         progress: told what is about to be done.
+        note: told of a peer that is out, and why, before the case is timed without it; once for each reason.
 
     Raises:
         InputError: a variant or peer that does not exist.
@@ -156,11 +158,18 @@ def bench(
     progress("ceilings", 0, total)
     copy, fma = meter.ceilings(rounds)
     results: list[Result] = []
+    noted: set[str] = set()
+
+    def note_once(line: str) -> None:
+        if line not in noted:
+            noted.add(line)
+            note(line)
+
     for case in found:
         for variant in variants or (None,):
             progress(f"{case.name}{f' · {variant}' if variant else ''}", 1 + len(results), total)
             try:
-                results.append(_measure(registry, loaded, case, variant, builders, meter, rounds))
+                results.append(_measure(registry, loaded, case, variant, builders, meter, rounds, note_once))
             except NoVariantError as error:
                 faults = "; ".join(f"{one.variant}: {one.reason}" for one in error.rejections)
                 results.append(Result(case.name, variant or "", None, None, 0, 0, fault=faults))
@@ -194,6 +203,7 @@ def _measure(
     builders: Mapping[str, Build],
     meter: Meter,
     rounds: int,
+    note: Callable[[str], None],
 ) -> Result:
     device = registry.device
     arrays = case.arrays(np.random.default_rng(0))
@@ -211,23 +221,18 @@ def _measure(
     seconds = meter.seconds(program, order)
     runs = runs_to_time(seconds)
     passes = SAMPLES if seconds < LONG_SECONDS else LONG_SAMPLES
-    running: dict[str, Peer] = {}
-    peers: dict[str, Timing | str] = {}
-    for name, build in builders.items():
-        try:
-            running[name] = build(PeerCase(op, request, arrays, dict(request.attrs)))
-            running[name]()
-        except ImportError as error:
-            peers[name] = f"{error.name or error} is not installed"
-        except Exception as error:  # a peer may not have the case, in words of its own
-            peers[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    field = Field(builders, PeerCase(op, request, arrays, dict(request.attrs)))
+    for name, fault in field.faults.items():
+        note(f"{name}: {fault}")
     samples: list[float] = []
-    peer_samples: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
         samples += meter.sample(program, order, runs, passes)
-        for name, peer in running.items():
-            peer_samples[name] += samples_of(peer, passes)
-    peers.update({name: Timing.of(found) for name, found in peer_samples.items()})
+        field.sample(passes)
+    peers: dict[str, Timing | str] = {**field.faults}
+    for name, found in field.samples.items():
+        timing = Timing.of(found)
+        # A time that is a difference may be none.
+        peers[name] = timing if timing.median > 0 else "its time is lost in the noise"
     groups, calls = (9, 5) if seconds < LONG_SECONDS else (LONG_SAMPLES, 1)
     host = _host_time(registry, op, case, variant, arrays, groups, calls)
     return Result(

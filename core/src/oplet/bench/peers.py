@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs as records
@@ -17,9 +19,20 @@ from oplet.loading import raised
 from oplet.op import Op
 from oplet.request import Request
 
-# A peer: runs the case once. It returns its time in seconds where it can measure that better than a clock
-# around the call (CUDA events, say), else None.
-Peer = Callable[[], float | None]
+
+@records.frozen(eq=False)
+class Timed:
+    """A peer that takes its own time, where it can better than a clock around the call: by CUDA events, say.
+
+    Attributes:
+        run: runs the case, and returns how many seconds that took.
+    """
+
+    run: Callable[[], float]
+
+
+#: what runs a case once: a function that returns when it is done, with whatever result; or one that takes its own time
+Peer = Callable[[], object] | Timed
 
 
 @records.frozen(eq=False)
@@ -82,20 +95,65 @@ def builders_of(op: Op, names: Sequence[str]) -> dict[str, Build]:
     return {name: known[name] for name in names}
 
 
-def samples_of(peer: Peer, count: int) -> list[float]:
-    """Seconds of up to `count` runs, fewer where they take long."""
-    samples = []
-    deadline = time.perf_counter() + 2.0
-    for _ in range(count):
-        start = time.perf_counter()
-        told = peer()
-        samples.append(time.perf_counter() - start if told is None else told)
-        if time.perf_counter() > deadline:
-            break
-    return samples
+class Field:
+    """The peers of one case. One that fails, whenever that is, is out of it.
+
+    Attributes:
+        samples: seconds of each run that was timed, by peer.
+        faults: why a peer is out, in words.
+    """
+
+    def __init__(self, builders: Mapping[str, Build], case: PeerCase) -> None:
+        """Makes the peers, and runs each once: what it compiles and loads is then in place."""
+        self.samples: dict[str, list[float]] = {}
+        self.faults: dict[str, str] = {}
+        self._peers: dict[str, Peer] = {}
+        for name, build in builders.items():
+            with self._unless_it_fails(name):
+                peer = build(case)
+                if not isinstance(peer, Timed) and not callable(peer):
+                    raise TypeError(f"its builder returned {peer!r:.60}, not a function to time or a Timed")
+                _seconds(peer)
+                self._peers[name], self.samples[name] = peer, []
+
+    def sample(self, count: int) -> None:
+        """Takes up to `count` samples of each peer, fewer where they take long."""
+        for name, peer in list(self._peers.items()):
+            with self._unless_it_fails(name):
+                deadline = time.perf_counter() + 2.0
+                for _ in range(count):
+                    self.samples[name].append(_seconds(peer))
+                    if time.perf_counter() > deadline:
+                        break
+
+    @contextlib.contextmanager
+    def _unless_it_fails(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            self.faults[name] = f"{error.name or error} is not installed"
+        except Exception as error:  # a peer may raise anything, also over a case that it does not have
+            self.faults[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            return
+        self._peers.pop(name, None)
+        self.samples.pop(name, None)
 
 
-def timed_on_cuda(case: PeerCase, prepare: Callable[[], Callable[[], object]]) -> Peer:
+def _seconds(peer: Peer) -> float:
+    """Runs a peer, and tells how long that took."""
+    if isinstance(peer, Timed):
+        told: object = peer.run()
+        # Not whatever float() takes: True would be a second.
+        if not isinstance(told, float | np.floating) or not math.isfinite(told):
+            raise TypeError(f"its Timed returned {told!r:.60}, not seconds as a float")
+        return float(told)
+    start = time.perf_counter()
+    peer()
+    return time.perf_counter() - start
+
+
+def timed_on_cuda(case: PeerCase, prepare: Callable[[], Callable[[], object]]) -> Timed:
     """A peer on PyTorch's current CUDA stream, timed by events, on inputs that no cache holds.
 
     Args:
@@ -119,7 +177,7 @@ def timed_on_cuda(case: PeerCase, prepare: Callable[[], Callable[[], object]]) -
     seconds_of(1)  # loads code, which takes far longer than a run
     # Short ones back to back, as the op's own: else each would be charged its launch, which the stream hides.
     count = runs_to_time(min(seconds_of(1) for _ in range(3)))
-    return lambda: seconds_of(count)
+    return Timed(lambda: seconds_of(count))
 
 
 #: nodes that the longer of two graphs has more than the shorter
@@ -128,7 +186,7 @@ _MORE_NODES = 32
 
 def timed_on_onnxruntime_webgpu(
     constants: Mapping[str, np.ndarray], nodes: Callable[[str, str], Sequence[Any]]
-) -> Peer:
+) -> Timed:
     """A peer on onnxruntime's WebGPU execution provider, timed by what a call more costs in a graph of many.
 
     A session takes and gives arrays of the host, and tells no device time. So two graphs are run, one call in the first
@@ -166,7 +224,7 @@ def timed_on_onnxruntime_webgpu(
         one, many = (seconds_of(session) for session in sessions)
         return (many - one) / _MORE_NODES
 
-    return run
+    return Timed(run)
 
 
 def _chain(constants: Mapping[str, np.ndarray], nodes: Callable[[str, str], Sequence[Any]], count: int) -> bytes:
@@ -193,22 +251,22 @@ def _chain(constants: Mapping[str, np.ndarray], nodes: Callable[[str, str], Sequ
 
 
 def _numpy_peer(case: PeerCase) -> Peer:
-    def run() -> None:
-        case.op.reference(case.request, case.arrays)
-
-    return run
+    return lambda: case.op.reference(case.request, case.arrays)
 
 
 def _onnxruntime_peer(case: PeerCase) -> Peer:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(one_node_model(case), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # it would print what it raises too
+    try:
+        session = onnxruntime.InferenceSession(one_node_model(case), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of classes of its own
+        # Behind the place in its source and the kind of error, several times over, is the reason.
+        reason = str(error).strip().rpartition(" : ")[2]
+        raise RuntimeError(f"its CPU provider does not take such a call: {reason}") from error
     feeds = {name: case.arrays[name] for name in case.request.inputs}
-
-    def run() -> None:
-        session.run(None, feeds)
-
-    return run
+    return lambda: session.run(None, feeds)
 
 
 def one_node_model(case: PeerCase) -> bytes:

@@ -18,7 +18,12 @@ def heading(report: Report) -> list[str]:
         f"{report.op} {report.op_version} on {report.adapter} ({report.implementation}, {shaders})",
         clock,
         f"measured ceilings: {ceilings(report)}",
+        *(["peers: the × tells how many of the op's times a peer takes"] if _has_peers(report) else []),
     ]
+
+
+def _has_peers(report: Report) -> bool:
+    return any(result.peers for result in report.results)
 
 
 def ceilings(report: Report) -> str:
