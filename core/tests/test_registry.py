@@ -580,10 +580,9 @@ def test_explain_tells_of_the_reference_without_a_device() -> None:
     assert repr(registry) == "Registry(no device yet, 0 offers)"
 
 
-@pytest.mark.parametrize("spec", [TensorSpec((-1,), "float32"), TensorSpec((1.5,), "float32"), TensorSpec((1,), "f99")])  # type: ignore[arg-type]
-def test_explain_checks_specs(registry: oplet.Registry, spec: TensorSpec) -> None:
-    with pytest.raises(InputError, match=r"shape: |dtype: "):
-        registry.explain(SCALE, X=spec)
+def test_explain_checks_specs(registry: oplet.Registry) -> None:
+    with pytest.raises(InputError, match="X: f99 is not one of float32, float16"):
+        registry.explain(SCALE, X=TensorSpec((1,), "f99"))
 
 
 # The default registry ---------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def _reshape(draw: Draw, kit: Kit, call: Call) -> None:
     if name is not None:
         array = call.inputs[name]
         if call.door == "specs" and draw(st.booleans()):
-            call.inputs[name] = TensorSpec(draw(st.lists(LENGTHS | HUGE, max_size=5).map(tuple)), array.dtype.name)
+            call.inputs[name] = TensorSpec(draw(st.lists(LENGTHS | HUGE.map(abs), max_size=5)), array.dtype.name)
             return
         shape = draw(_shapes())
         one = array.flat[0] if array.size else np.zeros((), array.dtype)[()]

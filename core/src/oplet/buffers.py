@@ -369,18 +369,10 @@ def spec_of(shape: object, dtype: object) -> TensorSpec:
     Raises:
         InputError: naming `shape` or `dtype`.
     """
-    dims = (shape,) if isinstance(shape, int | np.integer) else shape
-    if not isinstance(dims, tuple | list) or any(
-        isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in dims
-    ):
-        raise InputError(
-            f"shape: {shape!r} is not a tuple of dimensions, each an int of at least 0\npass one such as (2, 3)",
-            argument="shape",
-        )
     try:
         name = np.dtype(dtype).name  # type: ignore[call-overload]  # that it may raise is the point
     except Exception:  # numpy raises more than TypeError
         name = repr(dtype)
     if name not in DTYPES:
         raise InputError(f"dtype: {name} is not one of {', '.join(DTYPES)}\npass one of these", argument="dtype")
-    return TensorSpec(tuple(int(n) for n in dims), name)
+    return TensorSpec((shape,) if isinstance(shape, int | np.integer) else shape, name)  # type: ignore[arg-type]

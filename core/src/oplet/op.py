@@ -25,7 +25,7 @@ from oplet.loading import (
     raised,
 )
 from oplet.manifest import RESERVED_NAMES, Attribute, Manifest, Port
-from oplet.request import AttributeValue, Request, TensorSpec
+from oplet.request import AttributeValue, Request, SpecError, TensorSpec
 from oplet.variant import Launch, Plan, Rejection, Variant
 
 if TYPE_CHECKING:
@@ -307,9 +307,7 @@ class Op:
             raise self.breach(f"infer returned {specs!r} for the outputs {request.outputs}")
         for name, spec in specs.items():
             port = self.manifest.output(name)
-            if not isinstance(spec, TensorSpec) or not all(
-                isinstance(n, int | np.integer) and n >= 0 for n in spec.shape
-            ):
+            if not isinstance(spec, TensorSpec):
                 raise self.breach(f"infer returned {spec!r} for {name}; a TensorSpec is wanted")
             wanted = request.types.get(port.type, port.type) if port else ""
             if spec.dtype != wanted:
@@ -455,6 +453,8 @@ class Op:
     def _call(self, hook: str, **arguments: object) -> Any:
         try:
             return getattr(self._hook, hook)(**arguments)
+        except SpecError as error:  # the caller's shapes are in the request already
+            raise self._broken(hook, error) from error
         except InputError as error:
             error.op = error.op or self.id
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,17 +24,41 @@ SHORT_DTYPES: Mapping[str, str] = {"f32": "float32", "f16": "float16", "i32": "i
 AttributeValue = float | int | str | None
 
 
+class SpecError(InputError):
+    """A shape or dtype that no `TensorSpec` has: a caller's fault, or a plugin's in its `infer`."""
+
+
+def _shape(value: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list) or any(
+        isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0 for n in value
+    ):
+        raise SpecError(
+            f"shape: {value!r} is not a tuple of dimensions, each an int of at least 0\npass one such as (2, 3)",
+            argument="shape",
+        )
+    return tuple(int(n) for n in value)
+
+
+def _dtype(value: str) -> str:
+    if not isinstance(value, str):
+        raise SpecError(f"dtype: {value!r} is not a dtype's name\npass one such as 'float32'", argument="dtype")
+    return value
+
+
 @attrs.frozen(cache_hash=True)
 class TensorSpec:
     """A tensor without its data.
 
     Attributes:
         shape: dimensions, outermost first; () for a scalar, 0 allowed.
-        dtype: numpy's name, one of `DTYPES`.
+        dtype: numpy's name. One of `DTYPES`, but for an array that is yet to be refused.
+
+    Raises:
+        InputError: the shape is no sequence of dimensions, or the dtype no name.
     """
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[int, ...] = attrs.field(converter=_shape)
+    dtype: str = attrs.field(converter=_dtype)
 
     @property
     def rank(self) -> int:
@@ -86,7 +110,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 class Request:
     """One call of an op, validated against its manifest, without data.
 
-    Equality and hash cover all but the manifest, so a request is a cache key.
+    Equal where all but the manifest is, bit for bit: a NaN to itself, and 0.0 not to -0.0.
 
     Attributes:
         manifest: the op's contract.
@@ -115,16 +139,12 @@ class Request:
         lines = [f"{op}: {argument}: {fault}", *(f"  {line}" for line in evidence), do]
         return InputError("\n".join(lines), op=op, argument=argument)
 
-    @property
-    def _key(self) -> tuple[object, ...]:
-        # float.hex tells 0.0 from -0.0 and makes NaN equal to itself; both matter to a cache.
-        values = tuple(
-            (name, value.hex() if isinstance(value, float) else value) for name, value in sorted(self.attrs.items())
-        )
-        return tuple(self.inputs.items()), values, tuple(sorted(self.types.items())), self.outputs
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Request) and self._key == other._key
+        return isinstance(other, Request) and self._told == other._told
 
-    def __hash__(self) -> int:
-        return hash(self._key)
+    __hash__ = None  # type: ignore[assignment]  # its mappings may be changed
+
+    @property
+    def _told(self) -> tuple[object, ...]:
+        values = [(name, value.hex() if isinstance(value, float) else value) for name, value in self.attrs.items()]
+        return dict(self.inputs), sorted(values), dict(self.types), self.outputs
