@@ -16,7 +16,7 @@ import oplet
 import pytest
 from oplet import hookspecs
 from oplet.loading import REQUIRED_HOOKS
-from oplet.testing import checks, examine
+from oplet.testing import checks
 from oplet.testing.checks import Findings
 from oplet.testing.kit import Devices, Finding, Kit, NotRun
 from oplet.testing.suite import Case, Suite
@@ -172,9 +172,9 @@ def test_cases_that_nothing_serves_are_named_with_the_reasons(affine: Callable[.
     )
 
 
-def test_outside_pytest(affine: Callable[..., Kit]) -> None:
+def test_an_outcome_in_words(affine: Callable[..., Kit]) -> None:
     kit = affine(wgsl={"* params.factor": "* params.factor + 0.001"}, variants=scalar())
-    outcomes = {outcome.check: outcome for outcome in examine(OP, kit=kit)}
+    outcomes = {check.id: check.run(kit) for check in checks.checks(kit) if check.id in ("infer", "runs-scalar-bare")}
     assert not outcomes["infer"].findings
     first, finding, call, last = str(outcomes["runs-scalar-bare"]).splitlines()[:4]
     assert first.startswith(f"{OP}: runs-scalar-bare on ")
@@ -292,6 +292,32 @@ def test_more_than_the_floor_allows(affine: Callable[..., Kit]) -> None:
 )
 def test_a_plan_that_fails(affine: Callable[..., Kit], plan: Callable[..., Any]) -> None:
     assert only(checks.runs(affine(variants=scalar(plan=plan)), variant="scalar", setup="bare")).check == "accepts"
+
+
+@pytest.mark.parametrize(
+    ("plans", "check", "message"),
+    [
+        (2, "results", "; run again to find the cause, PluginContractError: "),
+        (3, "accepts", "planned it before, and now: "),
+        (4, "split", "run again to fold and split its launches, PluginContractError: "),
+        (5, "split", "run again to fold and split its launches, PluginContractError: "),
+    ],
+)
+def test_a_run_that_fails_when_it_is_repeated(affine: Callable[..., Kit], plans: int, check: str, message: str) -> None:
+    """A plan that works so often and no longer, wherever the check has come to by then."""
+    count = itertools.count()
+
+    def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
+        assert next(count) < plans
+        return acme_affine.plan(request, caps)
+
+    long = Case("long", {"X": np.linspace(-1, 1, 500, dtype=np.float32).reshape(100, 5)})
+    changes = {"* params.factor;": "* params.factor + 0.001;"} if check == "results" else {}
+    kit = affine(long, wgsl=changes, variants=scalar(plan=plan))
+    kit._prepared = (kit.calls[:1], ())
+    finding = only(checks.runs(kit, variant="scalar", setup="bare"))
+    assert finding.check == check
+    assert message in finding.message
 
 
 # Plans -----------------------------------------------------------------------------------------------

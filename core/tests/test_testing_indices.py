@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import oplet
 import pytest
 from oplet.testing.compare import Tolerance
 from oplet.testing.indices import indices
-from oplet.testing.kit import Devices, Finding, Kit
+from oplet.testing.kit import Devices, Finding, Kit, NotRun
 from oplet.testing.suite import Suite
 
 OP = "com.acme.Take"
@@ -51,10 +52,10 @@ def devices() -> Devices:
 
 
 @pytest.fixture
-def take(devices: Devices, tmp_path: Path) -> Callable[[str], list[Finding]]:
+def take(devices: Devices, tmp_path: Path) -> Callable[..., list[Finding | NotRun]]:
     """What is found of the op with other code for an element."""
 
-    def found(code: str) -> list[Finding]:
+    def found(code: str, numbers: Sequence[float] = range(9)) -> list[Finding | NotRun]:
         assert TEMPLATE.count(SAFE) == 1
         (tmp_path / "take.wgsl.jinja").write_text(TEMPLATE.replace(SAFE, code))
 
@@ -81,7 +82,7 @@ def take(devices: Devices, tmp_path: Path) -> Callable[[str], list[Finding]]:
             made.register(OP, plugin)
             return made
 
-        inputs = {"X": np.arange(9, dtype=np.float32), "which": np.arange(70, dtype=np.int32) % 9}
+        inputs = {"X": np.array(numbers, np.float32), "which": np.arange(70, dtype=np.int32) % len(numbers)}
         suite = Suite({"float32": Tolerance(0, 0, "copies")}, generate=lambda rng: [(inputs, {})])
         kit = Kit(OP, devices=devices, registry=registry, suite=suite, seed=1)
         return list(indices(kit, variant="scalar", setup="best"))
@@ -89,7 +90,7 @@ def take(devices: Devices, tmp_path: Path) -> Callable[[str], list[Finding]]:
     return found
 
 
-def test_a_shader_that_clamps_is_safe(take: Callable[[str], list[Finding]]) -> None:
+def test_a_shader_that_clamps_is_safe(take: Callable[..., list[Finding | NotRun]]) -> None:
     assert take(SAFE) == []
 
 
@@ -100,7 +101,15 @@ def test_a_shader_that_clamps_is_safe(take: Callable[[str], list[Finding]]) -> N
         (WRITES, r"the word \d+ bytes behind Y was overwritten; with these words on the device: which \["),
     ],
 )
-def test_a_shader_that_trusts_its_integers_is_not(take: Callable[[str], list[Finding]], code: str, fault: str) -> None:
+def test_a_shader_that_trusts_its_integers_is_not(
+    take: Callable[..., list[Finding | NotRun]], code: str, fault: str
+) -> None:
     (finding,) = take(code)
+    assert isinstance(finding, Finding)
     assert (finding.check, finding.variant, finding.setup, finding.case) == ("indices", "scalar", "best", "cases.py 0")
     assert re.match(fault, finding.message)
+
+
+def test_a_check_without_a_call_says_so(take: Callable[..., list[Finding | NotRun]]) -> None:
+    (told,) = take(SAFE, [math.inf])
+    assert str(told) == "variant scalar with any integers: it accepts no case with integers and finite numbers"

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oplet.testing.checks import Outcome
-    from oplet.testing.kit import Kit
     from oplet.webgpu import Implementation
 
 __all__ = ["conformance", "examine"]
@@ -54,7 +53,6 @@ def examine(
     unchecked: bool = False,
     seed: int | None = None,
     variants: Sequence[str] = (),
-    kit: Kit | None = None,
 ) -> Iterator[Outcome]:
     """Runs every check of an op, outside pytest, and yields each outcome as it comes.
 
@@ -65,7 +63,6 @@ def examine(
         unchecked: as for `open_device`.
         seed: of the random cases; default a fresh one, which outcomes tell.
         variants: the variants to test, and nothing of the op itself; default all.
-        kit: in place of all the others.
 
     Raises:
         UnknownOpError, PluginError: there is no such op, or its plugin is at fault.
@@ -75,6 +72,6 @@ def examine(
     from oplet.testing.kit import Devices, Kit
 
     devices = Devices(webgpu=webgpu, adapter=adapter, unchecked=unchecked)
-    kit = kit or Kit(op, devices=devices, seed=seed, variants=variants)
+    kit = Kit(op, devices=devices, seed=seed, variants=variants)
     for check in checks(kit):
         yield check.run(kit)

@@ -573,15 +573,20 @@ def runs(kit: Kit, *, variant: str, setup: str) -> Findings:
         yield from (one for one in found if one.check != "accepts" or one.message not in told)
         told.update(one.message for one in found)
         if not found and split < SPLIT:
-            plan = op.plan(call.request, caps, variant)
+            try:
+                plan = op.plan(call.request, caps, variant)
+            except OpletError as error:
+                yield _finding("accepts", call, f"planned it before, and now: {error}", variant=variant, setup=setup)
+                continue
             most = max((launch.workgroups for launch in plan.launches), default=0)
             if ROW < most <= ROW * ROW * caps.limits["maxComputeWorkgroupsPerDimension"]:
                 split += 1
                 yield from _split(kit, call, plan, setup)
-    if not ran:
+    if ran:
+        yield from indices(kit, variant=variant, setup=setup)
+    else:
         alike = sorted(reasons.values(), key=lambda counts: -counts.total())
         yield NotRun(f"variant {variant}", "; ".join(map(_counted, alike)))
-    yield from indices(kit, variant=variant, setup=setup)
 
 
 def _counted(reasons: Counter[str]) -> str:
@@ -611,19 +616,26 @@ def _twice(kit: Kit, registry: Registry, call: Call, variant: str, setup: str) -
 
 def _split(kit: Kit, call: Call, plan: Plan, setup: str) -> Iterator[Finding]:
     """Runs a call as it is, and as a long one would be: folded over dimensions and split over several dispatches."""
-    registry, whole = kit.registry(setup, "split"), kit.registry(setup)
+    registry = kit.registry(setup, "split")
     device = registry.device
     before = device.max_operations, device.max_row
     operations = [launch.operations for launch in plan.launches if launch.operations]
+    finding = partial(_finding, "split", call, variant=plan.variant, setup=setup)
+    failed = ""
     try:
+        whole = _guarded_run(kit, kit.registry(setup), call, plan.variant)
         device.max_row = ROW
         if operations:
             device.max_operations = max(min(operations) // DISPATCHES, 1)
         seen = _guarded_run(kit, registry, call, plan.variant)
+    except OpletError as error:
+        failed = f"run again to fold and split its launches, {type(error).__name__}: {error}"
     finally:
         device.max_operations, device.max_row = before
-    finding = partial(_finding, "split", call, variant=plan.variant, setup=setup)
-    for name in _differing(call, _guarded_run(kit, whole, call, plan.variant), seen):
+    if failed:
+        yield finding(failed)
+        return
+    for name in _differing(call, whole, seen):
         yield finding(f"{name}: other bits where its launches are folded and split, each a range of workgroups")
     for name, memory in seen.items():
         if memory.overwritten is not None:
@@ -694,8 +706,11 @@ def _cause(kit: Kit, registry: Registry, call: Call, variant: str | None, name: 
         ("scratch", "contents", "; right once all memory is zero before the run: it reads what it has not written"),
         ("overread", "beyond", "; right once what lies behind the tensors is zero: it reads past an end"),
     ):
-        with pool.zeroed(**{part: True}):
-            seen = _guarded_run(kit, registry, call, variant)
+        try:
+            with pool.zeroed(**{part: True}):
+                seen = _guarded_run(kit, registry, call, variant)
+        except OpletError as error:
+            return "results", f"; run again to find the cause, {type(error).__name__}: {error}"
         if kit.compare(call, name, Seen.of(seen[name].array)) is None:
             return check, why
     return "results", ""

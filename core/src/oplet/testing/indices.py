@@ -13,10 +13,11 @@ import numpy as np
 
 from oplet.buffers import host_array
 from oplet.errors import OpletError
+from oplet.manifest import Manifest
 from oplet.registry import Registry
 from oplet.request import TensorSpec
 from oplet.testing.guard import GuardPool
-from oplet.testing.kit import Call, Finding, Kit
+from oplet.testing.kit import Call, Finding, Kit, NotRun
 from oplet.testing.suite import Arrays
 
 #: calls of a variant that are tried, those with the most integers
@@ -29,8 +30,13 @@ FILLS = 4
 REPEATS = 3
 
 
-def indices(kit: Kit, *, variant: str, setup: str, calls: int = CALLS) -> Iterator[Finding]:
-    """Runs a variant with any words in its integer inputs.
+def takes_integers(manifest: Manifest) -> bool:
+    """Whether an op has inputs of integers."""
+    return any("int" in dtype for port in manifest.inputs for dtype in manifest.dtypes(port))
+
+
+def indices(kit: Kit, *, variant: str, setup: str, calls: int = CALLS) -> Iterator[Finding | NotRun]:
+    """Runs a variant with any words in its integer inputs; of an op that has some, it tells where no case can do.
 
     Args:
         kit: the op.
@@ -40,7 +46,10 @@ def indices(kit: Kit, *, variant: str, setup: str, calls: int = CALLS) -> Iterat
     """
     registry = kit.registry(setup)
     rng = np.random.default_rng(kit.seed)
-    for call in _calls(kit, registry, variant)[:calls]:
+    tried = _calls(kit, registry, variant)[:calls]
+    if not tried and takes_integers(kit.op.manifest):
+        yield NotRun(f"variant {variant} with any integers", "it accepts no case with integers and finite numbers")
+    for call in tried:
         for number in range(FILLS):
             ordered = number % 2 == 1
             words = {name: _words(rng, call, array, ordered=ordered) for name, array in _integers(call).items()}
