@@ -22,12 +22,14 @@ class Layout:
     """How groups are dealt to invocations.
 
     Attributes:
+        element: WGSL type of a word, which is what an invocation reads at a time.
         words: in a group.
         threads: invocations in a workgroup.
         lane_bits: log2 of the lanes that share a group.
         staged: words that a lane keeps in registers; 0 where there are too many, and the group is walked twice.
     """
 
+    element: str
     words: int
     threads: int
     lane_bits: int
@@ -39,20 +41,22 @@ class Kernel:
     """One of the four ways to share a group.
 
     Attributes:
-        vec: elements of a word.
+        vectors: whether a word holds several elements; else one.
         subgroups: whether the lanes of a group are of one subgroup; else of one workgroup.
     """
 
-    vec: int
+    vectors: bool
     subgroups: bool
 
     def rejects(self, request: oplet.Request, caps: oplet.Capabilities) -> str | None:
         """Why it cannot serve a call."""
         groups = Groups.of(request)
-        if groups.width % self.vec:
-            return f"groups of {groups.width} elements are not a multiple of {self.vec}"
+        if self.vectors and groups.width % 4:
+            return f"groups of {groups.width} elements are not a multiple of 4"
         if self.subgroups and "subgroups" not in caps.features:
             return "needs the device feature subgroups"
+        # Words of eight are read as u32, which every device has. But where shader-f16 is missing, unpacking them is
+        # known to take infinities and NaN for numbers.
         if groups.dtype == "float16" and "shader-f16" not in caps.features:
             return "float16 needs the device feature shader-f16"
         if self.subgroups and not self._layout(groups, caps).staged:
@@ -72,15 +76,12 @@ class Kernel:
         if not groups.count:
             return []
         layout = self._layout(groups, caps)
-        element = _ELEMENTS[groups.dtype]
-        word = f"vec4<{element}>" if self.vec == 4 else element
         return [
             oplet.Launch(
                 template="rows.wgsl.jinja",
                 workgroups=_ceil(groups.count, layout.threads >> layout.lane_bits),
                 context={
-                    "element": element,
-                    "vec": self.vec,
+                    "element": layout.element,
                     "threads": layout.threads,
                     "subgroups": self.subgroups,
                     "staged": layout.staged,
@@ -94,16 +95,17 @@ class Kernel:
                     "epsilon": groups.epsilon,
                 },
                 bindings=[
-                    oplet.Binding("x", "X", "read", word),
-                    oplet.Binding("scale", "scale", "read", word),
-                    oplet.Binding("gate", "gate", "read", word),
-                    oplet.Binding("y", "Y", "read_write", word),
+                    oplet.Binding("x", "X", "read", layout.element),
+                    oplet.Binding("scale", "scale", "read", layout.element),
+                    oplet.Binding("gate", "gate", "read", layout.element),
+                    oplet.Binding("y", "Y", "read_write", layout.element),
                 ],
             )
         ]
 
     def _layout(self, groups: Groups, caps: oplet.Capabilities) -> Layout:
-        words = groups.width // self.vec
+        element, size = self._word(groups)
+        words = groups.width // size
         # Two words for each lane: its reads are under way together, and there are lanes enough.
         lane_bits = _ceil_log2(max(_ceil(words, 2), 1))
         if self.subgroups:
@@ -116,7 +118,16 @@ class Kernel:
             threads = max(1 << lane_bits, min(128, most))
         each = _ceil(words, 1 << lane_bits)
         # Rounded up to a power of two, so that widths share pipelines.
-        return Layout(words, threads, lane_bits, 1 << _ceil_log2(each) if each <= _STAGED else 0)
+        return Layout(element, words, threads, lane_bits, 1 << _ceil_log2(each) if each <= _STAGED else 0)
+
+    def _word(self, groups: Groups) -> tuple[str, int]:
+        """WGSL type of a word, and how many elements it holds: 16 bytes, the fastest to read, where that divides."""
+        element = _ELEMENTS[groups.dtype]
+        if not self.vectors:
+            return element, 1
+        if element == "f16" and groups.width % 8 == 0:
+            return "vec4<u32>", 8
+        return f"vec4<{element}>", 4
 
 
 def _ceil(n: int, d: int) -> int:
@@ -138,14 +149,16 @@ def _variant(name: str, kernel: Kernel, doc: str) -> oplet.Variant:
 VARIANTS = (
     _variant(
         "subgroup_vec4",
-        Kernel(vec=4, subgroups=True),
+        Kernel(vectors=True, subgroups=True),
         "Lanes of a subgroup share a group of elements: no barrier, several groups a subgroup.",
     ),
     _variant(
         "workgroup_vec4",
-        Kernel(vec=4, subgroups=False),
+        Kernel(vectors=True, subgroups=False),
         "Lanes of a workgroup share a group of elements; groups that registers do not hold are walked twice.",
     ),
-    _variant("subgroup_scalar", Kernel(vec=1, subgroups=True), "subgroup_vec4 for groups that are no multiple of 4."),
-    _variant("workgroup_scalar", Kernel(vec=1, subgroups=False), "workgroup_vec4 for groups of any length."),
+    _variant(
+        "subgroup_scalar", Kernel(vectors=False, subgroups=True), "subgroup_vec4 for groups that are no multiple of 4."
+    ),
+    _variant("workgroup_scalar", Kernel(vectors=False, subgroups=False), "workgroup_vec4 for groups of any length."),
 )
