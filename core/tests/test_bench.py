@@ -41,6 +41,12 @@ def test_a_case_knows_its_data(registry: oplet.Registry) -> None:
     assert -0.25 <= data.min() < data.max() <= -0.125
 
 
+@pytest.mark.parametrize("text", ["4096x4096", "F16", "4096×4096 + BIAS", "4095³", "40953 ", ""])
+def test_a_case_is_found_as_one_types_its_name(text: str) -> None:
+    assert Case("f16 4095³ 4096×4096 + bias", {}).is_named(text)
+    assert not Case("f32 1024³", {}).is_named("10243 ")
+
+
 def test_a_large_input_repeats_a_block() -> None:
     data = Case("large", {"X": "1048577x3:f16"}).arrays(np.random.default_rng(0))["X"]
     assert data.shape == (1048577, 3)
@@ -171,6 +177,14 @@ def test_a_case_that_is_too_large_says_so_and_the_others_are_timed() -> None:
     assert small.device is not None
 
 
+def test_a_case_that_the_op_refuses_is_told_before_any_is_timed(registry: oplet.Registry) -> None:
+    cases = [Case("right", {"X": "4x4:f32"}), Case("wrong", {"X": "4x4:f32", "bias": "5:f32"})]
+    told: list[str] = []
+    with pytest.raises(oplet.InputError, match="bias"):
+        bench(registry, OP, cases=cases, progress=lambda what, done, total: told.append(what))
+    assert told == []
+
+
 def test_names_that_do_not_exist_are_refused(registry: oplet.Registry) -> None:
     with pytest.raises(oplet.InputError, match=r"peers: 'torhc' is not one of numpy, onnxruntime, second, result"):
         bench(registry, OP, peers=["torhc"])
@@ -197,8 +211,12 @@ def test_a_faulty_bench_json_is_named(install: Callable[[str], Path], text: str,
 def test_an_op_without_bench_json_says_so(install: Callable[[str], Path]) -> None:
     folder = install("acme_untimed")
     (folder / "bench.json").unlink()
-    with pytest.raises(oplet.PluginContractError, match="bench\\.json cannot be used"):
+    with pytest.raises(oplet.PluginContractError) as caught:
         read_cases(oplet.Registry()[OP])
+    first, where, do = str(caught.value).splitlines()
+    assert first == f"{OP}: oplet-acme-untimed 1.2.0 has no bench.json, so there are no cases to time"
+    assert where == f"  {folder / 'bench.json'}"
+    assert "oplet bench com.acme.Affine --help" in do
 
 
 @pytest.mark.parametrize(

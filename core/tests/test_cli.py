@@ -309,8 +309,39 @@ def test_bench_beside_a_peer_that_no_op_has() -> None:
 
 
 def test_bench_of_a_case_that_there_is_not(affine: Path) -> None:
-    names = ", ".join(case["name"] for case in json.loads((affine / "bench.json").read_text())["cases"])
-    assert f"no case has 'zebra' in its name; cases: {names}" in oplet("bench", OP, "--case", "zebra", status=2).stderr
+    names = "".join(f"\n  {case['name']}" for case in json.loads((affine / "bench.json").read_text())["cases"])
+    assert (
+        f"no case has 'zebra' in its name; there are{names}" in oplet("bench", OP, "--case", "zebra", status=2).stderr
+    )
+
+
+@pytest.mark.usefixtures("affine")
+class TestBenchOfACallOfOnesOwn:
+    def test_it_is_named_by_its_inputs(self) -> None:
+        call = ("--X", "8x4:f32", "--bias", "4:f32", "--attr", "factor=3", "-o", "Y", "--rounds", "1")
+        rows = oplet("bench", OP, *call, "--peer", "absent").stdout.splitlines()
+        assert rows[-2].startswith("X 8x4:f32, bias 4:f32, factor=3   vec4 ")
+        assert rows[-1] == "absent: a_package_that_nobody_has is not installed"
+
+    def test_help_shows_the_inputs_of_the_op(self) -> None:
+        assert "--X SHAPE:DTYPE" in oplet("bench", OP, "--help").stdout
+        assert "SHAPE:DTYPE" not in oplet("bench", "--help").stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "fault"),
+        [
+            (("--X", "8,4:f32"), "'8,4:f32' is not a shape and a dtype"),
+            (("--X", "8x4:f32", "--case", "64"), "--case is for the op's cases"),
+            (("--attr", "factor=3"), "give its inputs too"),
+            (("--X", "8x4:i32"), "'--X': its integers say what the call does"),
+        ],
+    )
+    def test_what_is_no_call_is_refused(self, arguments: tuple[str, ...], fault: str) -> None:
+        assert fault in oplet("bench", OP, *arguments, status=2).stderr
+
+    def test_what_the_op_refuses_is_told_before_anything_is_timed(self) -> None:
+        result = oplet("bench", OP, "--bias", "4:f32", status=1)
+        assert result.stderr.startswith(f"InputError: {OP}: X: is required and was not given")
 
 
 def test_python_m_oplet(affine: Path) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 import click
@@ -28,6 +28,9 @@ from oplet.errors import InputError, OpletError, PluginError
 from oplet.loading import REFERENCE
 from oplet.manifest import Attribute, Manifest, Port
 from oplet.request import TensorSpec
+
+if TYPE_CHECKING:
+    from oplet.bench import Case
 
 # Printing --------------------------------------------------------------------------------------------
 
@@ -91,6 +94,12 @@ def _spec(text: str) -> TensorSpec:
         return TensorSpec.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None  # of a ValueError click shows the text only
+
+
+def _spec_text(text: str) -> str:
+    """The same, as it is written."""
+    _spec(text)
+    return text
 
 
 def _array(file: str) -> np.ndarray:
@@ -396,13 +405,30 @@ def check(
     sys.exit(1 if counts["failed"] else 0)
 
 
+class _WithInputs(click.Command):
+    """A command that takes an op, or none, and has an option for each of the op's inputs."""
+
+    _KEY = f"{__name__}.inputs"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        registry = oplet.Registry()
+        if op := next((arg for arg in args if arg in registry.ids), None):
+            ctx.meta[self._KEY] = _input_options(registry[op].manifest, _spec_text, "SHAPE:DTYPE")
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*ctx.meta.get(self._KEY, ()), *super().get_params(ctx)]
+
+
 def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
     bar.update(task, description=what, completed=done, total=total)
 
 
-@main.command(params=_device_options())
+@main.command(cls=_WithInputs, params=_device_options())
 @click.argument("op", required=False)
-@click.option("--case", "only", metavar="TEXT", help="Only cases whose name contains this.")
+@click.option("--case", "only", metavar="TEXT", help="Only cases whose name contains this; × may be x, and ³ 3.")
+@click.option("--attr", multiple=True, metavar="NAME=VALUE", help="Attributes, beside inputs.")
+@click.option("-o", "--output", multiple=True, metavar="NAME", help="Outputs to ask for, beside inputs.")
 @click.option("--variant", "variants", multiple=True, help="Time this variant, repeatable; default the one that runs.")
 @click.option("--peer", "peers", multiple=True, help="numpy, onnxruntime or one of an op's own; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Groups of samples for each case.")
@@ -421,6 +447,8 @@ def bench(
     webgpu: Any,
     adapter: str | None,
     only: str | None,
+    attr: Sequence[str],
+    output: Sequence[str],
     variants: Sequence[str],
     peers: Sequence[str],
     rounds: int,
@@ -429,13 +457,19 @@ def bench(
     file: Path | None,
     page_file: Path | None,
     compare: tuple[Path, Path] | None,
+    **inputs: str | None,
 ) -> None:
     """Time an op, or every op, beside what the device can do.
 
-    That is its rates in a plain copy and in multiplying. Peers, other implementations of the op, are timed where you
-    name them.
+    That is its rates in a plain copy and in multiplying. Timed are the op's own cases, or a call of yours with random
+    numbers, whose inputs are options: see oplet bench OP --help. Peers, other implementations of the op, are timed
+    where you name them.
 
-    Example: oplet bench com.microsoft.FusedGemm --peer onnxruntime --html report.html
+    Examples:
+
+        oplet bench com.microsoft.FusedGemm --case 4096x4096 --html report.html
+
+        oplet bench com.microsoft.FusedGemm --A 512x512:f32 --B 512x512:f32 --attr activation=Relu --peer onnxruntime
     """
     if compare:
         if file or page_file:
@@ -445,15 +479,22 @@ def bench(
     for path in filter(None, (file, page_file)):
         if not path.parent.is_dir():  # now, not after minutes of timing
             raise click.FileError(str(path), "there is no such folder")
+    own = {name: text for name, text in _inputs(inputs).items() if text is not None}
+    if own and only is not None:
+        raise click.UsageError("--case is for the op's cases, and inputs are a call of your own: give one of them")
+    if (attr or output) and not own:
+        raise click.UsageError("--attr and --output are of a call of your own: give its inputs too")
     from rich.progress import Progress
 
     from oplet.bench import bench as measure
-    from oplet.bench import page, read_cases, table
+    from oplet.bench import page, table
     from oplet.bench.peers import known_to
 
+    registry = oplet.Registry()
+    cases = _own_case(registry, op, own, attr, output) if op and own else _cases(registry, op, only)
+    ops = tuple(cases)
     device = oplet.open_device(webgpu=webgpu, adapter=adapter, experimental=experimental, unchecked=unchecked)
     registry = oplet.Registry(device=device)
-    ops = (op,) if op else registry.ids
     theirs = {one: [peer for peer in peers if op or peer in known_to(registry[one])] for one in ops}
     for peer in peers:
         if not any(peer in found for found in theirs.values()):
@@ -461,21 +502,19 @@ def bench(
             raise click.BadParameter(f"no op has a peer {peer!r}; peers: {names}", param_hint="'--peer'")
     reports = []
     for one in ops:
-        known = read_cases(registry[one])
-        cases = [case for case in known if only is None or only in case.name]
-        if op and only is not None and not cases:
-            names = ", ".join(case.name for case in known)
-            raise click.BadParameter(f"no case has {only!r} in its name; cases: {names}", param_hint="'--case'")
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        # What a peer says may hold brackets.
+        console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(one)
             report = measure(
                 registry,
                 one,
-                cases=cases,
+                cases=cases[one],
                 variants=variants,
                 peers=theirs[one],
                 rounds=rounds,
                 progress=partial(_advance, bar, task),
+                note=partial(console.print, soft_wrap=True),
             )
         for line in table.heading(report):
             _print(line)
@@ -490,6 +529,38 @@ def bench(
     if page_file:
         with _create(page_file) as opened:
             opened.write(page.render(reports).encode())
+
+
+def _cases(registry: oplet.Registry, op: str | None, only: str | None) -> dict[str, Sequence[Case]]:
+    """The cases of an op, or of every op, whose name has a text in it."""
+    from oplet.bench import read_cases
+
+    known = {one: read_cases(registry[one]) for one in ((op,) if op else registry.ids)}
+    if only is None:
+        return dict(known)
+    found = {one: [case for case in cases if case.is_named(only)] for one, cases in known.items()}
+    if not any(found.values()):
+        names = "".join(f"\n  {case.name}" for cases in known.values() for case in cases)
+        raise click.BadParameter(f"no case has {only!r} in its name; there are{names}", param_hint="'--case'")
+    return {one: cases for one, cases in found.items() if cases}
+
+
+def _own_case(
+    registry: oplet.Registry, op: str, inputs: dict[str, str], attr: Sequence[str], output: Sequence[str]
+) -> dict[str, Sequence[Case]]:
+    """A case that the command line describes, by its op."""
+    from oplet.bench import Case
+
+    for name, text in inputs.items():
+        if TensorSpec.parse(text).dtype in ("int32", "uint32"):
+            raise click.BadParameter(
+                "its integers say what the call does, and random ones nothing; take a case of the op's with --case, "
+                "or give oplet.bench.bench a Case with values",
+                param_hint=f"'--{name}'",
+            )
+    attrs = _attributes(registry[op].manifest, attr)
+    named = ", ".join([*(f"{name} {text}" for name, text in inputs.items()), *attr])
+    return {op: [Case(named, inputs, attrs, tuple(output) or None)]}
 
 
 def _compare(before: Path, after: Path, op: str | None) -> None:

@@ -28,7 +28,6 @@ from oplet.buffers import Buffer, Tensor
 from oplet.errors import DeviceError, NoVariantError
 from oplet.op import Op
 from oplet.registry import Registry
-from oplet.request import TensorSpec
 
 
 @records.frozen
@@ -143,7 +142,7 @@ def bench(
         note: told of a peer that is out, and why, before the case is timed without it; once for each reason.
 
     Raises:
-        InputError: a variant or peer that does not exist.
+        InputError: a variant or peer that does not exist, or a case that the op refuses.
         OpletError: as `Registry.run`, but for a case that no variant can serve, or that is too large for the
             device: that is in the report.
     """
@@ -153,6 +152,8 @@ def bench(
     builders = builders_of(loaded, peers)
     for name in variants:
         loaded.require_variant(name)
+    for case in found:  # one that is refused is now, not after the others are timed
+        loaded.infer(case.request(loaded))
     meter = Meter(device)
     total = 1 + len(found) * max(1, len(variants))
     progress("ceilings", 0, total)
@@ -207,7 +208,7 @@ def _measure(
 ) -> Result:
     device = registry.device
     arrays = case.arrays(np.random.default_rng(0))
-    request = op.bind({name: TensorSpec.of(array) for name, array in arrays.items()}, case.attrs, case.outputs)
+    request = case.request(op)
     plan = op.plan(request, device.capabilities, variant)
     program = device.prepare(plan, op.templates)
     arrays = {name: arrays[word] for name in plan.inputs for word in arrays if _is_port(op, name, word)}

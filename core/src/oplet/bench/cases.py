@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import unicodedata
 from collections.abc import Mapping
 
 import attrs as records  # `attrs` is a field of Case, by ONNX's and run's name
@@ -11,7 +12,7 @@ import numpy as np
 from oplet import strict
 from oplet.errors import PluginContractError
 from oplet.op import Op
-from oplet.request import TensorSpec
+from oplet.request import Request, TensorSpec
 
 
 @records.frozen
@@ -37,6 +38,19 @@ class Case:
     flops: int = 0
     bytes: int | None = None
 
+    def is_named(self, text: str) -> bool:
+        """Whether its name has a text in it, as one types it: small or capital letters, × or x, ³ or 3."""
+        return _folded(text) in _folded(self.name)
+
+    def request(self, op: Op) -> Request:
+        """What it asks of its op.
+
+        Raises:
+            InputError: the op takes no such call.
+        """
+        specs = {name: TensorSpec.parse(text) for name, text in self.inputs.items()}
+        return op.bind(specs, self.attrs, self.outputs)
+
     def arrays(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Data for the inputs: random, since zeros are known to run faster than real data."""
         return {name: self._array(name, TensorSpec.parse(text), rng) for name, text in self.inputs.items()}
@@ -54,6 +68,10 @@ class Case:
         return np.resize(block.astype(spec.dtype), spec.shape)
 
 
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold().replace("×", "x")
+
+
 @records.frozen
 class _CaseFile:
     schema: int
@@ -67,6 +85,14 @@ def read_cases(op: Op) -> tuple[Case, ...]:
         PluginContractError: the file is missing or not of that form.
     """
     file = importlib.resources.files(op.module) / "bench.json"
+    if not file.is_file():
+        raise PluginContractError(
+            f"{op.id}: {op.dist} {op.version} has no bench.json, so there are no cases to time\n"
+            f"  {file}\nwrite one, as the author's guide shows, or time a call of your own: oplet bench {op.id} --help",
+            op=op.id,
+            dist=op.dist,
+            version=op.version,
+        )
     try:
         document = strict.parse(file.read_text(encoding="utf-8"), _CaseFile)
         if document.schema != 1:
