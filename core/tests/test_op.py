@@ -540,7 +540,7 @@ def test_scratch_lives_through_the_launches_of_a_call() -> None:
     plan = op.plan(request(op), CAPS)
     assert plan.scratch == {"s": PAD}
     assert plan.launches == tuple(launches)
-    assert plan.folder == "acme_changed"
+    assert plan.module == "acme_changed"
 
 
 def test_an_empty_output_needs_no_launch() -> None:

@@ -96,7 +96,7 @@ def shaders(op: Op, caps: Capabilities, *, few: bool = False) -> Iterator[Choice
                         continue
                     known.add(key)
                     shader = op.templates.render(
-                        op.folder_of(variant.name),
+                        op.module_of(variant.name),
                         launch.template,
                         context=launch.context,
                         bindings=launch.bindings,

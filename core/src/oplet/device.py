@@ -259,7 +259,7 @@ class Device:
         with self._lock, self._errors():
             for launch in plan.launches:
                 try:
-                    pipeline = self.pipelines.get(plan.op, plan.variant, plan.folder, templates, launch)
+                    pipeline = self.pipelines.get(plan.op, plan.variant, plan.module, templates, launch)
                 except ShaderError as error:
                     error.blame(plan.variant, plan.source)
                     raise

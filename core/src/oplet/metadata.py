@@ -191,7 +191,7 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
         raise _error(offer, f"its cases have faults\n{kit.faults[0]}", f"mend them; oplet check {op.id} names them all")
     found: dict[str, set[str]] = {}
     for variant in op.variants:
-        if op.folder_of(variant.name) != offer.entry:
+        if op.module_of(variant.name) != offer.entry:
             continue
         templates = found.setdefault(variant.name, set())
         accepted = False

@@ -119,14 +119,14 @@ class Op:
 
         return Templates(self._folders)
 
-    def folder_of(self, variant: str) -> str:
-        """Import name of the package folder that a variant came from: the op's, or an extension's."""
+    def module_of(self, variant: str) -> str:
+        """As `module`, of the plugin that a variant came from: the op's own, or an extension."""
         return self._owners[variant].module
 
     @property
     def extensions(self) -> tuple[str, ...]:
         """Import names of the package folders of its extensions."""
-        return tuple(folder for folder in self._folders if folder != self.module)
+        return tuple(module for module in self._folders if module != self.module)
 
     # A call, step by step
 
@@ -399,7 +399,7 @@ class Op:
         plan = Plan(
             op=self.id,
             variant=chosen.name,
-            folder=self.folder_of(chosen.name),
+            module=self.module_of(chosen.name),
             inputs=dict(request.inputs),
             outputs=outputs,
             launches=launches,

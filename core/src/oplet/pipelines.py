@@ -62,7 +62,7 @@ class Pipelines:
     def __iter__(self) -> Iterator[Pipeline]:
         return iter(self._pipelines.values())
 
-    def get(self, op: str, variant: str, folder: str, templates: Templates, launch: Launch) -> Pipeline:
+    def get(self, op: str, variant: str, module: str, templates: Templates, launch: Launch) -> Pipeline:
         """The pipeline of a launch, from the cache or compiled.
 
         The key is what decides the WGSL, so a hit renders nothing: the op's templates, plugin, template,
@@ -76,22 +76,22 @@ class Pipelines:
         declared = tuple((binding.name, binding.access, binding.element) for binding in launch.bindings)
         # Types too: 1, 1.0 and True are one key to Python and three texts to jinja.
         context = frozenset((name, type(value), value) for name, value in launch.context.items())
-        key = (templates, folder, launch.template, context, declared, tuple(params.items()))
+        key = (templates, module, launch.template, context, declared, tuple(params.items()))
         pipeline = self._pipelines.get(key)
         if pipeline is not None:
             self._pipelines.move_to_end(key)
             return pipeline
-        pipeline = self._compile(f"{op}/{variant}", folder, templates, launch, params)
+        pipeline = self._compile(f"{op}/{variant}", module, templates, launch, params)
         self._pipelines[key] = pipeline
         if len(self._pipelines) > MAX_PIPELINES:
             self._pipelines.popitem(last=False)
         return pipeline
 
     def _compile(
-        self, label: str, folder: str, templates: Templates, launch: Launch, params: Mapping[str, str]
+        self, label: str, module: str, templates: Templates, launch: Launch, params: Mapping[str, str]
     ) -> Pipeline:
         shader = templates.render(
-            folder,
+            module,
             launch.template,
             context=launch.context,
             bindings=launch.bindings,

@@ -79,18 +79,18 @@ class Templates:
         )
 
     def _load(self, name: str) -> tuple[str, str, None] | None:
-        folder, _, path = name.partition("/")
+        module, _, path = name.partition("/")
         parts = path.split("/")
-        if folder not in self._folders or any(part in ("", ".", "..") or "\\" in part for part in parts):
+        if module not in self._folders or any(part in ("", ".", "..") or "\\" in part for part in parts):
             return None
-        file = self._folders[folder].joinpath(*parts)
+        file = self._folders[module].joinpath(*parts)
         if not file.is_file():
             return None
         return file.read_text(encoding="utf-8"), str(file), None
 
     def render(
         self,
-        folder: str,
+        module: str,
         template: str,
         *,
         context: Mapping[str, ContextValue],
@@ -101,8 +101,8 @@ class Templates:
         """Renders a template behind its prologue.
 
         Args:
-            folder: the plugin whose folder holds the template.
-            template: its path in that folder.
+            module: import name of the package folder whose templates they are.
+            template: its path in their folder.
             params: WGSL type of each param by name, `FOLD_PARAMS` included.
 
         Raises:
@@ -110,23 +110,23 @@ class Templates:
         """
         variables = {**context, "dialect": caps.dialect, "subgroup_size": caps.subgroup_size}
         try:
-            body = self._environment.get_template(f"{folder}/{template}").render(variables)
+            body = self._environment.get_template(f"{module}/{template}").render(variables)
         except jinja2.TemplateNotFound as error:
             path, number = _raised_at(error) or (template, 0)  # an include, or the launch that names it
             where = f"{path}:{number}: " if number else ""
-            missing = (error.name or template).removeprefix(f"{folder}/")
+            missing = (error.name or template).removeprefix(f"{module}/")
             raise ShaderError(
-                f"{folder}: {where}template {missing!r} does not exist\nname a file in {self._folders[folder]}",
+                f"{module}: {where}template {missing!r} does not exist\nname a file in {self._folders[module]}",
                 template=path,
                 line=number,
             ) from error
         except jinja2.TemplateSyntaxError as error:
             raise _template_error(
-                folder, error.filename or template, error.lineno, error.message or "syntax error"
+                module, error.filename or template, error.lineno, error.message or "syntax error"
             ) from error
         except Exception as error:  # a template may run any expression, so may raise anything
             path, number = _raised_at(error) or (template, 0)
-            raise _template_error(folder, path, number, f"{type(error).__name__}: {error}") from error
+            raise _template_error(module, path, number, f"{type(error).__name__}: {error}") from error
         lines = prologue(caps, bindings, params)
         origins: list[tuple[str, int] | None] = [None] * len(lines)
         for line in body.split("\n"):
@@ -136,9 +136,9 @@ class Templates:
         return Shader("\n".join(lines), tuple(origins))
 
 
-def _template_error(folder: str, path: str, line: int, message: str) -> ShaderError:
+def _template_error(module: str, path: str, line: int, message: str) -> ShaderError:
     return ShaderError(
-        f"{folder}: {path}:{line}: {message}\nmend the template, or the context that its launch gives",
+        f"{module}: {path}:{line}: {message}\nmend the template, or the context that its launch gives",
         template=path,
         line=line,
     )

@@ -177,7 +177,7 @@ class Plan:
     Attributes:
         op: the op id.
         variant: name of the chosen variant.
-        folder: the plugin whose templates the launches name.
+        module: import name of the package folder whose templates the launches name.
         inputs, outputs: spec of each port of the request.
         launches: in order.
         rejections: one for each of the other variants.
@@ -186,7 +186,7 @@ class Plan:
 
     op: str
     variant: str
-    folder: str
+    module: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     launches: tuple[Launch, ...]

@@ -182,15 +182,15 @@ class Kit:
         self.variants: tuple[Variant, ...] = tuple(
             variant for variant in self.op.variants if variant.name in variants or not variants
         )
-        folders = {self.op.folder_of(variant.name) for variant in self.variants}
+        modules = {self.op.module_of(variant.name) for variant in self.variants}
         if not variants:
-            folders.add(self.op.module)
+            modules.add(self.op.module)
         #: what installed distributions offer of it; nothing where the op was registered by hand
         self.offers: tuple[Offer, ...] = tuple(
             offer
             for offer in host.offers
             if offer.op == op
-            and offer.entry in folders
+            and offer.entry in modules
             and (offer.group == EXTENSIONS or (offer.dist, offer.entry) == (self.op.dist, self.op.module))
         )
 

@@ -91,7 +91,7 @@ class Suite:
         tolerance: by dtype of the output.
         literal: the cases of test.json.
         generate: `cases` of cases.py.
-        extensions: `cases` of the cases.py of extensions, by their folder.
+        extensions: `cases` of the cases.py of extensions, by their module.
         scale: `scale` of cases.py.
     """
 
@@ -102,27 +102,27 @@ class Suite:
     scale: Scale | None = None
 
     @classmethod
-    def read(cls, package: str, extensions: Sequence[str] = ()) -> Suite:
+    def read(cls, module: str, extensions: Sequence[str] = ()) -> Suite:
         """Reads test.json of an op folder, and imports its cases.py, and those of its extensions, where there is one.
 
         Args:
-            package: the folder's import name.
+            module: the folder's import name.
             extensions: import names of extensions' folders.
 
         Raises:
             PluginContractError: with every problem and its JSON path.
         """
         try:
-            text = (importlib.resources.files(package) / "test.json").read_text(encoding="utf-8")
+            text = (importlib.resources.files(module) / "test.json").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise _error(package, "test.json", [f"cannot be read: {error}"]) from error
-        suite = cls.parse(text, package)
-        own = _cases_module(package)
-        others = {folder: module for folder in extensions if (module := _cases_module(folder))}
+            raise _error(module, "test.json", [f"cannot be read: {error}"]) from error
+        suite = cls.parse(text, module)
+        own = _cases_of(module)
+        others = {one: cases for one in extensions if (cases := _cases_of(one))}
         return evolve(
             suite,
             generate=own.cases if own else None,
-            extensions={folder: module.cases for folder, module in others.items()},
+            extensions={one: cases.cases for one, cases in others.items()},
             scale=getattr(own, "scale", None),
         )
 
@@ -163,8 +163,8 @@ class Suite:
         yield from self.literal
         if self.generate is not None:
             yield from _generated(self.generate, "cases.py", seed)
-        for folder, generate in self.extensions.items():
-            yield from _generated(generate, f"cases.py of {folder}", seed)
+        for module, generate in self.extensions.items():
+            yield from _generated(generate, f"cases.py of {module}", seed)
 
 
 def _generated(generate: Generate, name: str, seed: int) -> Iterator[Case]:
@@ -192,16 +192,18 @@ def _running(generate: Generate, source: str, seed: int) -> Iterator[object]:
         raise _error(source, "cases.py", [f"cases(rng) raised {raised(error, source)}"]) from error
 
 
-def _cases_module(package: str) -> ModuleType | None:
-    if importlib.util.find_spec(f"{package}.cases") is None:
+def _cases_of(module: str) -> ModuleType | None:
+    """The cases.py of an op folder, imported; None where there is none."""
+    name = f"{module}.cases"
+    if importlib.util.find_spec(name) is None:
         return None
     try:
-        module = importlib.import_module(f"{package}.cases")
+        cases = importlib.import_module(name)
     except Exception as error:  # a plugin's module may raise anything
-        raise _error(package, "cases.py", [f"import raised {raised(error, package)}"]) from error
-    if not callable(getattr(module, "cases", None)):
-        raise _error(package, "cases.py", ["no function `cases(rng)`"])
-    return module
+        raise _error(module, "cases.py", [f"import raised {raised(error, module)}"]) from error
+    if not callable(getattr(cases, "cases", None)):
+        raise _error(module, "cases.py", ["no function `cases(rng)`"])
+    return cases
 
 
 @frozen
@@ -237,13 +239,12 @@ def _array(tensor: _Tensor, dtype: str) -> np.ndarray:
         return np.array(values, _wide(tensor.dtype)).astype(dtype).reshape(tensor.shape)
 
 
-def _error(package: str, file: str, problems: Sequence[str]) -> PluginContractError:
+def _error(module: str, file: str, problems: Sequence[str]) -> PluginContractError:
     lines = "\n".join(f"  {problem}" for problem in problems)
     return PluginContractError(
-        f"{package}: {file} is not what the conformance kit reads\n{lines}\n"
-        "mend it; oplet.testing.suite shows its form",
+        f"{module}: {file} is not what the conformance kit reads\n{lines}\nmend it; oplet.testing.suite shows its form",
         op="",
-        dist=package,
+        dist=module,
     )
 
 
