@@ -81,7 +81,10 @@ def shaders(op: Op, caps: Capabilities, *, few: bool = False) -> Iterator[Choice
     """
     seen: set[str] = set()
     known: set[object] = set()
-    asked = list(dict.fromkeys(_requests(op)))
+    asked: list[Request] = []
+    for request in _requests(op):
+        if request not in asked:
+            asked.append(request)
     for kind in _few_kinds(caps) if few else _kinds(caps):
         for variant in op.variants:
             for request in asked:

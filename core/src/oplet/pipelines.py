@@ -104,11 +104,10 @@ class Pipelines:
             return shared
         layout = self._layout(tuple(binding.access for binding in launch.bindings))
         try:
-            module = self._module(label, shader.wgsl)
             gpu = self._gpu.create_compute_pipeline(
                 label=label,
                 layout=self._gpu.create_pipeline_layout(bind_group_layouts=[layout]),
-                compute={"module": module, "entry_point": "main"},
+                compute={"module": self._module(label, shader.wgsl), "entry_point": "main"},
             )
         except self._gpu_error as error:
             if "is lost" in str(error):
