@@ -38,7 +38,7 @@ class PluginError(OpletError):
 
 
 class PluginLoadError(PluginError):
-    """Importing the plugin's op folder raised."""
+    """Importing the plugin's op folder raised, or its distribution is for another oplet."""
 
 
 class PluginContractError(PluginError):
@@ -46,7 +46,7 @@ class PluginContractError(PluginError):
 
 
 class PluginConflictError(PluginError):
-    """More than one distribution offers the op, and nothing says which one to take."""
+    """Which plugin to take is not clear: several offer the op, or the one that is preferred does not."""
 
 
 class ManifestError(PluginError):

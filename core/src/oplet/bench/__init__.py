@@ -283,7 +283,7 @@ def _host_time(
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": platform.platform()}
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in ("oplet", "wgpu", "wgpudawn", "numpy", "onnxruntime", "torch", "flash-linear-attention"):
         try:
             found[name] = version(name)

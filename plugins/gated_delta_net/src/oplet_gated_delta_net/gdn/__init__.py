@@ -1,8 +1,9 @@
 """The block around the recurrence: the linear-attention layer of Qwen3-Next and Qwen3.5 models.
 
-    weights = GgufModel("model.gguf").weights(0, dtype="float16").to(registry)
-    state = GdnState.zeros(config)
-    out, state = gdn_forward_token(weights, config, hidden, state, registry=registry)
+    model = GgufModel("model.gguf")
+    weights = model.weights(0, dtype="float16").to(registry)
+    state = GdnState.zeros(model.config)
+    out, state = gdn_forward_token(weights, model.config, hidden, state, registry=registry)
 
 Projections, a short causal convolution, gates, `com.microsoft.GatedDeltaNet`, a gated norm, an output projection.
 Without a registry everything is numpy, in float64; on a device the block needs `oplet-gated-delta-net[block]`.
