@@ -63,12 +63,15 @@ class Kernel:
         # No more strands than tokens, no span longer than all: so nothing overflows, however large the dilation.
         strands = max(min(convolution.dilation, convolution.tokens), 1)
         span = max(min(run * strands, convolution.tokens), 1)
-        slots = convolution.tokens // span + convolution.batch
+        # The first run of each sequence, and at most one other run in each span behind the first.
+        slots = convolution.batch + max(convolution.tokens - 1, 0) // span
         convolving = _ceil(slots * strands * vectors, _THREADS) if "output" in wanted else 0
-        carried = convolution.batch * vectors * convolution.history if "final_state" in wanted else 0
+        # First runs leave the states where they hold them whole.
+        apart = "final_state" in wanted and not (convolving and self.window and convolution.dilation == 1)
+        carried = convolution.batch * vectors * convolution.history if apart else 0
         element = _ELEMENTS[convolution.dtype]
         word = self._word(convolution)
-        inputs = {"input": word, "cumulative": "i32", "initial_state": element}
+        inputs = {"input": word, "cumulative": "i32", "initial_state": word}
         if "output" in wanted:
             inputs["weight"] = word
             if convolution.biased:
