@@ -11,6 +11,7 @@ from typing import Any
 
 import acme_scale
 import numpy as np
+import onnx
 import oplet
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -25,6 +26,7 @@ FLOAT, HALF, DOUBLE, INT64, BOOL = (
     TensorProto.BOOL,
 )
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+NEG = helper.make_node("Neg", ["x"], ["y"])
 INPUT = helper.make_tensor_value_info("x", FLOAT, ["rows", 3])
 
 
@@ -276,6 +278,47 @@ def test_a_model_is_read_from_a_file(registry: oplet.Registry, tmp_path: Path) -
     assert (x.name, x.type, x.shape, y.name, y.shape) == ("x", "tensor(float)", ("rows", 3), "y", None)
 
 
+def test_a_model_as_onnx_has_it_is_copied(registry: oplet.Registry) -> None:
+    made = ModelProto.FromString(model([scale(["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]))
+    session = InferenceSession(made, registry=registry)
+    made.graph.node[1].op_type = "Abs"
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], -2 * X)
+
+
+class TestExplain:
+    """Why a node's variant runs: for shapes that the model tells, and those of the last run."""
+
+    FIXED = helper.make_tensor_value_info("x", FLOAT, [2, 3])
+
+    def test_before_a_run_where_the_model_tells_the_shapes(self, registry: oplet.Registry, submits: list[int]) -> None:
+        nodes = [scale(["x", "b"], ["a"], "first"), scale(["a"], ["y"], factor=4.0)]
+        bias = {"b": np.ones((2, 3), np.float32)}
+        session = InferenceSession(model(nodes, inputs=[self.FIXED], initializers=bias), registry=registry)
+        first, second = session.explain("first"), session.explain("#1")
+        assert {port: str(spec) for port, spec in first.inputs.items()} == {
+            "X": "float32 (2, 3)",
+            "biasT": "float32 (2, 3)",
+        }
+        assert (second.variant, str(second.inputs["X"])) == ("scalar", "float32 (2, 3)")
+        assert submits == []
+
+    def test_after_a_run_for_its_shapes(self, registry: oplet.Registry) -> None:
+        nodes = [helper.make_node("Neg", ["x"], ["a"], name="host"), scale(["a"], ["y"], "late")]
+        session = InferenceSession(model(nodes), registry=registry)
+        with pytest.raises(InputError, match=r"^node 'late' .*: the shape of 'a' is not known before a run\nrun the"):
+            session.explain("late")
+        session.run(None, {"x": X})
+        assert str(session.explain("late").inputs["X"]) == "float32 (2, 3)"
+
+    def test_of_what_is_not_on_the_device(self, registry: oplet.Registry) -> None:
+        nodes = [helper.make_node("Neg", ["x"], ["a"], name="host"), scale(["a"], ["y"], "late")]
+        session = InferenceSession(model(nodes, inputs=[self.FIXED]), registry=registry)
+        assert session.explain("late").variant == "scalar", "onnx infers the shape"
+        for name, fault in (("host", "runs on the host"), ("absent", "is not in the model")):
+            with pytest.raises(InputError, match=f"^node: '{name}' {fault}\non the device: late\n"):
+                session.explain(name)
+
+
 # What is refused --------------------------------------------------------------------------------------
 
 
@@ -412,10 +455,62 @@ def test_an_output_that_the_model_has_not(registry: oplet.Registry) -> None:
         session.run("y", {"x": X})
 
 
-@pytest.mark.parametrize("source", [b"", b"no protobuf", Path("missing.onnx")])
-def test_what_is_no_model(source: Any, registry: oplet.Registry) -> None:
-    with pytest.raises(InputError, match=r"^model: .*: not an ONNX model\n"):
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (b"", "the bytes: not an ONNX model\nit has no graph"),
+        (b"no protobuf", "the bytes: not an ONNX model\nDecodeError: "),
+        (Path("missing.onnx"), "missing.onnx: it cannot be read\nNo such file or directory"),
+        (ModelProto(), "the ModelProto: not an ONNX model\nit has no graph"),
+        ([bytes(1000)], "the list: it is neither a path, bytes nor a ModelProto\n"),
+    ],
+    ids=range(5),
+)
+def test_what_is_no_model(source: Any, fault: str, registry: oplet.Registry) -> None:
+    with pytest.raises(InputError) as caught:
         InferenceSession(source, registry=registry)
+    assert str(caught.value).startswith(f"model: {fault}")
+    assert len(str(caught.value)) < 300
+
+
+def test_data_in_another_file_that_is_missing_or_too_short(registry: oplet.Registry, tmp_path: Path) -> None:
+    path, data = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    made = ModelProto.FromString(model([scale(["x", "b"], ["y"])], initializers={"b": np.ones((2, 3), np.float32)}))
+    onnx.save(made, path, save_as_external_data=True, location=data.name, size_threshold=0)
+    (y,) = InferenceSession(path, registry=registry).run(None, {"x": X})
+    np.testing.assert_array_equal(y, 2 * X + 1)
+    data.write_bytes(b"short")
+    for _ in range(2):
+        with pytest.raises(
+            InputError, match=r"^model: .*model\.onnx: the data that it has in other files cannot be read"
+        ):
+            InferenceSession(path, registry=registry)
+        data.unlink(missing_ok=True)
+    with pytest.raises(InputError, match=r"^model: b: its data is in a file of its own"):
+        InferenceSession(onnx.load(path, load_external_data=False), registry=registry)
+
+
+@pytest.mark.parametrize(
+    ("node", "domain"), [(scale(["x"], ["y"]), "com.acme"), (NEG, "ai.onnx")], ids=["acme", "onnx"]
+)
+def test_a_domain_that_the_model_does_not_import(registry: oplet.Registry, node: Any, domain: str) -> None:
+    made = ModelProto.FromString(model([node]))
+    kept = [one for one in made.opset_import if one.domain != node.domain]
+    del made.opset_import[:]
+    made.opset_import.extend(kept)
+    with pytest.raises(
+        InputError, match=rf"^node '#0' \(.*\): the model does not import the domain {domain}\nit imports"
+    ):
+        InferenceSession(made, registry=registry)
+
+
+def test_onnxruntimes_providers_are_refused(registry: oplet.Registry) -> None:
+    with pytest.raises(InputError, match=r"^providers: there are none to choose from: (.|\n)*registry= chooses"):
+        InferenceSession(
+            model([NEG]),
+            registry=registry,
+            providers=["CPUExecutionProvider"],  # type: ignore[arg-type]
+        )
 
 
 def tampered(change: Callable[[Any], object]) -> bytes:

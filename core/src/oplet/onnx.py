@@ -25,11 +25,12 @@ from oplet.buffers import Tensor
 from oplet.errors import InputError, MissingExtraError, OpletError, UnknownOpError
 from oplet.manifest import Port
 from oplet.op import Op
-from oplet.registry import Registry, default_registry
-from oplet.request import TensorSpec, shape_text
+from oplet.registry import Explanation, Registry, default_registry
+from oplet.request import DTYPES, TensorSpec, shape_text
 
 try:
     import onnx
+    import onnx.external_data_helper
     import onnx.inliner
     from onnx.reference import ReferenceEvaluator
 except ImportError as error:
@@ -196,18 +197,31 @@ class _Values:
 class InferenceSession:
     """A model that is ready to run. Several threads may use one."""
 
-    def __init__(self, path_or_bytes: str | os.PathLike[str] | bytes, *, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        *,
+        registry: Registry | None = None,
+        providers: None = None,
+    ) -> None:
         """Loads a model and decides where each node runs.
 
         Args:
-            path_or_bytes: the model's file, or its bytes.
+            path_or_bytes: the model's file, its bytes, or the model as onnx has it.
             registry: whose plugins and device to use; None is the default registry.
+            providers: onnxruntime's argument, refused if it is given: here there are none to choose from.
 
         Raises:
             InputError: it is no ONNX model, or a node uses its op in a way that the plugin does not know.
             UnknownOpError: neither a plugin nor onnx has a node's op.
             PluginError: a node's plugin is at fault.
         """
+        if providers is not None:
+            raise InputError(
+                "providers: there are none to choose from: a node whose op is installed runs on the registry's device, "
+                "any other in numpy\nleave it out; registry= chooses the device",
+                argument="providers",
+            )
         self._registry = default_registry() if registry is None else registry
         model = _load(path_or_bytes)
         for tensor in _tensors(model):
@@ -258,12 +272,32 @@ class InferenceSession:
                 continue
             variant = ""
             if node in self._seen:
-                specs: dict[str, Any] = {**self._seen[node]}
-                variant = self._registry.explain(
-                    node.op.id, attrs=node.attributes, outputs=tuple(node.results), **specs
-                ).variant
+                variant = self._explain(node, self._seen[node]).variant
             placements.append(Placement(node.name, node.op.id, "device", node.batch, variant))
         return Report(tuple(placements))
+
+    def explain(self, node: str) -> Explanation:
+        """Tells which variant runs a node, and why no other one does. Runs nothing.
+
+        It is for the shapes of the last run; before one for those that the model tells, and what follows from them.
+
+        Args:
+            node: its name, as `report` has it.
+
+        Raises:
+            InputError: no node on the device has that name, or a shape is not known before a run.
+            OpletError: as `Registry.explain`; it names the node.
+        """
+        placed = [one for one in self._nodes if isinstance(one, _DeviceNode)]
+        found = next((one for one in placed if one.name == node), None)
+        if found is None:
+            fault = "runs on the host" if node in [one.name for one in self._nodes] else "is not in the model"
+            raise InputError(
+                f"node: {node!r:.60} {fault}\n"
+                f"on the device: {', '.join(one.name for one in placed) or 'none'}\nname one of these",
+                argument="node",
+            )
+        return self._explain(found, self._seen.get(found) or self._told_specs(found))
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
         """Runs the model.
@@ -303,6 +337,10 @@ class InferenceSession:
                     values.drop(self._releases[number])
         return [values.result(name) for name in (outputs if output_names is None else output_names)]
 
+    def _explain(self, node: _DeviceNode, specs: Mapping[str, Any]) -> Explanation:
+        with _naming(node.label, node.op.id):
+            return self._registry.explain(node.op.id, attrs=node.attributes, outputs=tuple(node.results), **specs)
+
     # Placing
 
     def _place(self, number: int, node: Any, offered: set[str], known: set[str]) -> None:
@@ -316,6 +354,13 @@ class InferenceSession:
                     "export the model again, with its nodes in topological order",
                     argument="model",
                 )
+        if (node.domain or ONNX_DOMAIN) not in {domain or ONNX_DOMAIN for domain in self._opsets}:
+            imports = ", ".join(f"{domain or ONNX_DOMAIN} {version}" for domain, version in self._opsets.items())
+            raise InputError(
+                f"{label}: the model does not import the domain {node.domain or ONNX_DOMAIN}\n"
+                f"it imports {imports or 'none'}\nadd the domain to the model's opset_import, or export it again",
+                argument="model",
+            )
         if op in offered:
             self._nodes.append(self._device_node(label, name, op, node))
             return
@@ -404,13 +449,46 @@ class InferenceSession:
                 advice = "update the package onnx, or export the model to an opset that it knows"
             raise UnknownOpError(
                 f"{label}: no plugin offers this op, and onnx's ReferenceEvaluator does not run it\n"
-                f"{type(error).__name__}: {lines[0]}\n"
+                f"{type(error).__name__}: {lines[0]:.500}\n"
                 f"{advice}"
             ) from error
         return _HostNode(label, name, op, evaluator, reads, writes)
 
     def _infos(self, names: Iterable[str]) -> list[Any]:
         return [self._types.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+
+    def _told_specs(self, wanted: _DeviceNode) -> Mapping[str, TensorSpec]:
+        """The inputs of a node by port, so far as the model tells them without a run."""
+        made: dict[str, TensorSpec] = {}  # by nodes whose shapes onnx cannot infer
+        for node in self._nodes:
+            if isinstance(node, _HostNode):
+                continue
+            told = {port: made.get(value) or self._told_spec(value) for port, value in node.ports.items()}
+            specs = {port: spec for port, spec in told.items() if spec}
+            if node is wanted:
+                for port, spec in told.items():
+                    if spec is None:
+                        raise InputError(
+                            f"{node.label}: the shape of {node.ports[port]!r} is not known before a run\n"
+                            "run the model once, or fix the dimensions of its inputs",
+                            op=node.op.id,
+                            argument="node",
+                        )
+                break
+            if len(specs) == len(told):
+                with _naming(node.label, node.op.id):
+                    results = node.op.infer(node.op.bind(specs, node.attributes, tuple(node.results)))
+                made |= {node.results[port]: spec for port, spec in results.items()}
+        return specs
+
+    def _told_spec(self, value: str) -> TensorSpec | None:
+        if value in self._constants:
+            return TensorSpec.of(self._constants[value])
+        known = _node_arg(self._types[value]) if value in self._types else None
+        if known is None or known.dtype is None or known.dtype.name not in DTYPES or known.shape is None:
+            return None
+        shape = tuple(n for n in known.shape if isinstance(n, int))
+        return TensorSpec(shape, known.dtype.name) if len(shape) == len(known.shape) else None
 
     def _last_uses(self) -> list[list[str]]:
         """For each node, the values that nothing reads after it."""
@@ -496,20 +574,41 @@ class InferenceSession:
 # Reading a model -------------------------------------------------------------------------------------
 
 
-def _load(source: str | os.PathLike[str] | bytes) -> Any:
+def _load(source: object) -> Any:
+    """A model of the session's own, with the data of its tensors."""
+
+    def refusal(fault: str, evidence: str, advice: str) -> InputError:
+        name = source if isinstance(source, str | os.PathLike) else f"the {type(source).__name__}"
+        return InputError(f"model: {name!s:.200}: {fault}\n{evidence:.500}\n{advice}", argument="model")
+
+    if not isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
+        raise refusal("it is neither a path, bytes nor a ModelProto", f"{source!r:.60}", "pass one of these")
     # Not through onnx's checker, which wants a shape for every output; onnxruntime takes models without.
-    fault = "it has no graph"
-    cause: Exception | None = None
     try:
-        model = onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load(source)
-        if model.HasField("graph"):
-            return model
-    except Exception as error:  # OSError, protobuf's DecodeError, and what external data makes of it
-        fault, cause = f"{type(error).__name__}: {error}", error
-    name = "the bytes" if isinstance(source, bytes) else str(source)
-    raise InputError(
-        f"model: {name}: not an ONNX model\n{fault}\npass a model's file, or its bytes", argument="model"
-    ) from cause
+        if isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+        elif isinstance(source, onnx.ModelProto):
+            model = onnx.ModelProto()
+            model.CopyFrom(source)  # which the caller may go on to change
+        else:
+            model = onnx.load(source, load_external_data=False)
+    except OSError as error:
+        raise refusal("it cannot be read", error.strerror or str(error), "pass the path of a model's file") from error
+    except Exception as error:  # protobuf's DecodeError and others
+        fault = f"{type(error).__name__}: {error}"
+        raise refusal("not an ONNX model", fault, "pass a model's file, its bytes, or a ModelProto") from error
+    if not model.HasField("graph"):
+        raise refusal("not an ONNX model", "it has no graph", "pass a model's file, its bytes, or a ModelProto")
+    if isinstance(source, str | os.PathLike):
+        try:
+            onnx.external_data_helper.load_external_data_for_model(model, os.path.dirname(os.path.abspath(source)))
+        except Exception as error:  # of several kinds, as what is wrong with the file or the place that the model tells
+            raise refusal(
+                "the data that it has in other files cannot be read",
+                f"{type(error).__name__}: {error}",
+                "put the files beside it as they were saved, or export the model again",
+            ) from error
+    return model
 
 
 @contextlib.contextmanager
@@ -522,7 +621,7 @@ def _refusing(part: str) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         raise InputError(
-            f"model: {part}: {type(error).__name__}: {lines[0]}\nexport the model again", argument="model"
+            f"model: {part}: {type(error).__name__}: {lines[0]:.500}\nexport the model again", argument="model"
         ) from error
 
 
@@ -541,7 +640,8 @@ def _check_tensor(tensor: Any) -> None:
     """Refuses a tensor whose data lies elsewhere, or that claims more than it holds."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:  # of a file, onnx has read it by now
         raise InputError(
-            f"model: {tensor.name}: its data is in a file of its own\npass the path of the model's file, not its bytes",
+            f"model: {tensor.name}: its data is in a file of its own\n"
+            "pass the path of the model's file, or load it with its external data",
             argument="model",
         )
     if any(n < 0 for n in tensor.dims) or math.prod(tensor.dims) > 8 * tensor.ByteSize():
