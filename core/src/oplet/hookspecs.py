@@ -12,6 +12,10 @@ An extension adds variants to an op of somebody else's. Its entry point is in th
 
 A hook may leave out arguments that it does not need. Hooks take no op argument: one plugin manager
 serves one op.
+
+A plugin may rely on the names of `oplet`, on the public ones of `oplet.capabilities`, `oplet.manifest`,
+`oplet.request` and `oplet.variant`, for its tests on `oplet.testing` with `compare` and `suite`, and for its peers
+on `oplet.bench.peers`: they change no more often than the hooks. Every other module may, with any version.
 """
 
 from __future__ import annotations
