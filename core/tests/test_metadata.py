@@ -13,6 +13,7 @@ import pytest
 from oplet import metadata
 from oplet.discovery import Offer
 from oplet.errors import PluginContractError
+from oplet.testing.metadata import build, write
 
 OP = "com.acme.Affine"
 Install = Callable[..., Path]
@@ -22,7 +23,7 @@ Install = Callable[..., Path]
 def folder(install: Install) -> Path:
     """The op folder of an installed distribution, with a metadata.json just written."""
     folder = install("acme_signed")
-    metadata.write(oplet.Registry()[OP], offer())
+    write(oplet.Registry()[OP], offer())
     return folder
 
 
@@ -50,7 +51,7 @@ def test_what_was_just_written_is_verified(folder: Path) -> None:
 
 def test_writing_again_changes_nothing(folder: Path) -> None:
     before = (folder / "metadata.json").read_bytes()
-    metadata.write(oplet.Registry()[OP], offer())
+    write(oplet.Registry()[OP], offer())
     assert (folder / "metadata.json").read_bytes() == before
 
 
@@ -59,7 +60,7 @@ def test_the_authors_provenance_is_kept(folder: Path) -> None:
     document = json.loads(path.read_text())
     document["provenance"] = {"license": "Apache-2.0", "test.json": "computed by hand"}
     path.write_text(json.dumps(document))
-    metadata.write(oplet.Registry()[OP], offer())
+    write(oplet.Registry()[OP], offer())
     assert json.loads(path.read_text())["provenance"]["test.json"] == "computed by hand"
 
 
@@ -121,7 +122,7 @@ def test_no_file_and_no_folder(folder: Path) -> None:
     (problem,) = metadata.verify(attrs.evolve(offer(), entry="acme_nowhere"))
     assert problem == "acme_nowhere: the folder is not to be found"
     with pytest.raises(PluginContractError, match="is not to be found on disk"):
-        metadata.build(oplet.Registry()[OP], attrs.evolve(offer(), entry="acme_nowhere"))
+        build(oplet.Registry()[OP], attrs.evolve(offer(), entry="acme_nowhere"))
 
 
 def test_a_variant_that_no_case_brings_out(install: Install) -> None:
@@ -130,13 +131,13 @@ def test_a_variant_that_no_case_brings_out(install: Install) -> None:
     assert source.count("rejects=needs_matrix") == 1
     init.write_text(source.replace("rejects=needs_matrix", "rejects=lambda request, caps: 'never'"))
     with pytest.raises(PluginContractError, match=r"matrix accepts no case .*\nadd a case that it serves"):
-        metadata.build(oplet.Registry()[OP], offer())
+        build(oplet.Registry()[OP], offer())
 
 
 def test_cases_that_have_faults(install: Install) -> None:
     (install("acme_faulty") / "test.json").unlink()
     with pytest.raises(PluginContractError, match=r"its cases have faults\ncases: .*test\.json"):
-        metadata.build(oplet.Registry()[OP], offer())
+        build(oplet.Registry()[OP], offer())
 
 
 def test_verifying_imports_nothing(install: Install) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import oplet
 import pytest
-from oplet import metadata
+from oplet.testing.metadata import write
 
 OP = "com.acme.Affine"
 FOUR_LINES = f'''"""Conformance of {OP}."""
@@ -38,7 +38,7 @@ def run(file: Path, *options: str) -> str:
 def test_four_lines_are_a_test_for_each_check_variant_and_device(install: Callable[..., Path], tmp_path: Path) -> None:
     install("acme_good")
     (offer,) = (one for one in oplet.Registry().offers if one.op == OP)
-    metadata.write(oplet.Registry()[OP], offer)
+    write(oplet.Registry()[OP], offer)
     file = tmp_path / "test_conformance.py"
     file.write_text(FOUR_LINES.format(""))
     output = run(file)

@@ -608,8 +608,8 @@ def metadata(op: str, write: bool, dist: str | None) -> None:
     It has the digest of each file of the op's folder, and the templates of each variant.
     """
     from oplet.discovery import canonical
-    from oplet.metadata import build
-    from oplet.metadata import write as write_file
+    from oplet.testing.metadata import build
+    from oplet.testing.metadata import write as write_file
 
     registry = oplet.Registry()
     loaded = registry[op]

@@ -10,9 +10,10 @@
     }
 
 `files` has the sha256 of every file in the folder but metadata.json itself, compiled Python and hidden files. A
-folder below with a metadata.json of its own is another op, and accounts for itself.
-`write` makes the file, `verify` compares an installed plugin with it and imports nothing of the plugin. `provenance`
-is the author's: text by name, kept when the file is written again.
+folder below with a metadata.json of its own is another op, and accounts for itself. `provenance` is the author's: text
+by name, kept when the file is written again.
+
+`oplet.testing.metadata` makes the file; `verify` compares an installed plugin with it, and imports nothing of that.
 """
 
 from __future__ import annotations
@@ -26,10 +27,7 @@ from pathlib import Path
 import attrs
 
 from oplet import strict
-from oplet.capabilities import FEATURES, FLOOR, Adapter, Capabilities, SubgroupMatrixConfig
 from oplet.discovery import Offer
-from oplet.errors import OpletError, PluginContractError
-from oplet.op import Op
 
 NAME = "metadata.json"
 
@@ -56,46 +54,6 @@ class Metadata:
     files: Mapping[str, str]
     variants: Mapping[str, tuple[str, ...]]
     provenance: Mapping[str, str]
-
-
-def build(op: Op, offer: Offer) -> Metadata:
-    """What metadata.json of an installed op, or of an extension to it, should say.
-
-    Args:
-        op: the op, loaded.
-        offer: the distribution's offer of it, or of the extension.
-
-    Raises:
-        PluginContractError: a variant accepts none of the op's cases, so its templates cannot be told; or the
-            folder is not a folder of files.
-    """
-    folder = locate(offer)
-    if folder is None:
-        raise _error(offer, f"its folder {offer.entry} is not to be found on disk", "install it as files, not as a zip")
-    try:
-        provenance = strict.parse((folder / NAME).read_text(encoding="utf-8"), Metadata).provenance
-    except (OSError, UnicodeDecodeError, strict.Invalid):
-        provenance = {}
-    return Metadata(
-        schema=1,
-        id=offer.op,
-        version=offer.version,
-        files=dict(digests(folder)),
-        variants=_templates(op, offer),
-        provenance={"license": _license(offer), **provenance},
-    )
-
-
-def write(op: Op, offer: Offer) -> Path:
-    """Writes metadata.json of an installed op, or of an extension to it, into its folder.
-
-    Raises:
-        PluginContractError: as `build`.
-    """
-    metadata = build(op, offer)
-    folder = locate(offer)
-    assert folder is not None  # build has found it
-    return save(metadata, folder)
 
 
 def save(metadata: Metadata, folder: Path) -> Path:
@@ -169,73 +127,3 @@ def digests(folder: Path) -> Iterator[tuple[str, str]]:
         left = any(part == "__pycache__" or part.startswith(".") for part in name.split("/")) or name.endswith(".pyc")
         if name != NAME and not left:
             yield name, hashlib.sha256(paths[name].read_bytes()).hexdigest()
-
-
-def _license(offer: Offer) -> str:
-    from importlib.metadata import metadata
-
-    fields = metadata(offer.dist)
-    return fields["License-Expression"] or fields["License"] or NO_LICENSE
-
-
-def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
-    """The templates of each variant in the offer's folder, from planning the op's cases for every kind of device.
-
-    For the sake of the list only, which must not depend on the machine that writes it: nothing runs.
-    """
-    from oplet.testing.kit import Kit
-
-    kit = Kit(op.id, seed=0)
-    calls = kit.calls
-    if kit.faults:
-        raise _error(offer, f"its cases have faults\n{kit.faults[0]}", f"mend them; oplet check {op.id} names them all")
-    found: dict[str, set[str]] = {}
-    for variant in op.variants:
-        if op.module_of(variant.name) != offer.entry:
-            continue
-        templates = found.setdefault(variant.name, set())
-        accepted = False
-        for caps in _every_device():
-            for call in calls:
-                try:
-                    plan = op.plan(call.request, caps, variant.name)
-                except OpletError:
-                    continue
-                accepted = True
-                templates.update(launch.template for launch in plan.launches)
-        if not accepted:
-            raise _error(
-                offer,
-                f"{variant.name} accepts no case of test.json and cases.py, so its templates are not known",
-                "add a case that it serves",
-            )
-    return {name: tuple(sorted(templates)) for name, templates in found.items()}
-
-
-def _every_device() -> list[Capabilities]:
-    """Descriptions of devices that between them bring out every variant."""
-    poor = Capabilities(frozenset(), FLOOR, 0, (), "naga", Adapter("floor", "", "Vulkan", True))
-    configs = tuple(
-        SubgroupMatrixConfig("f16", result, *shape)
-        for result in ("f16", "f32")
-        for shape in ((16, 16, 16), (16, 8, 16), (16, 8, 8), (8, 8, 8))
-    )
-    limits = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
-    return [
-        poor,
-        *(
-            Capabilities(frozenset(FEATURES), limits, size, configs, dialect, Adapter("rich", "", "Vulkan", is_cpu))
-            for size in (8, 32)
-            for dialect in ("naga", "tint")
-            for is_cpu in (False, True)
-        ),
-    ]
-
-
-def _error(offer: Offer, fault: str, advice: str) -> PluginContractError:
-    return PluginContractError(
-        f"{offer.op}: {offer.dist} {offer.version}: {fault}\n{advice}",
-        op=offer.op,
-        dist=offer.dist,
-        version=offer.version,
-    )
