@@ -9,7 +9,7 @@ from pathlib import Path
 
 import oplet
 import pytest
-from environments import PACKAGES, Built, Environment, build, create, link_dependencies, once
+from environments import PACKAGES, Built, Environment, build, link_dependencies, once
 from fakes import Site
 
 
@@ -39,7 +39,9 @@ def environment(shared: Callable[..., Path]) -> Callable[..., Environment]:
 
     def get(name: str, *wheels: Path) -> Environment:
         dependencies = shared("dependencies", link_dependencies)
-        return Environment(shared(name, lambda folder: create(folder, dependencies, wheels)))
+        return Environment(
+            shared(name, lambda folder: Environment(folder, dependencies, wheels).make()), dependencies, wheels
+        )
 
     return get
 

@@ -46,9 +46,24 @@ class Built:
 
 @attrs.frozen
 class Environment:
-    """A virtual environment."""
+    """A virtual environment.
+
+    Attributes:
+        folder: where it is.
+        dependencies: a folder that `link_dependencies` has filled.
+        wheels: what was installed at its beginning.
+    """
 
     folder: Path
+    dependencies: Path
+    wheels: tuple[Path, ...]
+
+    def make(self) -> None:
+        """Makes it, and installs the wheels."""
+        venv.create(self.folder, with_pip=False, symlinks=True)
+        site = Path(self.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        (site / "dependencies.pth").write_text(f"{self.dependencies}\n")
+        self.run("pip", "install", "--quiet", *self.wheels)
 
     @property
     def python(self) -> Path:
@@ -58,11 +73,16 @@ class Environment:
     def run(self, *command: str | Path, cwd: Path | None = None, status: int | None = 0) -> str:
         """Runs a program in it, `python`, `pip` and `pytest` among them, and returns what it prints.
 
+        An environment that `python -m venv` makes begins as this one did: nothing can be downloaded into it.
+
         Args:
             command: the program and its arguments.
             cwd: where to.
             status: the exit status to expect; None for any.
         """
+        if command[:3] == ("python", "-m", "venv"):
+            Environment(((cwd or self.folder) / command[3]).resolve(), self.dependencies, self.wheels).make()
+            return ""
         program, *arguments = command
         path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
         interpreter: Sequence[str | Path] = {
@@ -102,22 +122,6 @@ def link_dependencies(folder: Path) -> None:
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if not path.name.startswith(("oplet", "__pycache__")) and path.suffix != ".pth":
             (folder / path.name).symlink_to(path)
-
-
-def create(folder: Path, dependencies: Path, wheels: Sequence[Path]) -> Environment:
-    """Makes an environment and installs wheels into it.
-
-    Args:
-        folder: where to.
-        dependencies: a folder that `link_dependencies` has filled.
-        wheels: what to install.
-    """
-    made = Environment(folder)
-    venv.create(folder, with_pip=False, symlinks=True)
-    site = Path(made.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (site / "dependencies.pth").write_text(f"{dependencies}\n")
-    made.run("pip", "install", "--quiet", *wheels)
-    return made
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:
