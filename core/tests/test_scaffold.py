@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import oplet
@@ -90,13 +91,45 @@ def test_its_manifest_and_its_metadata_are_right(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     "op",
-    ["Foo", "com.acme.foo", "com.acme.", ".Foo", "com.acme.Foo!", "com acme.Foo", "com.acmé.Foo", "", "com/acme.Foo"],
+    [
+        *(
+            "Foo",
+            "com.acme.foo",
+            "com.acme.",
+            ".Foo",
+            "com.acme.Foo!",
+            "com.acme.Foo_Bar",
+            "com acme.Foo",
+            "com.acmé.Foo",
+        ),
+        *("", "com/acme.Foo"),
+    ],
 )
 def test_what_is_no_op_id_is_refused(tmp_path: Path, op: str) -> None:
     with pytest.raises(oplet.InputError, match="is not an op id") as caught:
         create(op, tmp_path)
     assert caught.value.argument == "op"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "fault"),
+    [
+        ("com.acme.Affine", "com.acme.Affine is offered by oplet-acme-affine 1.2.0, which is installed"),
+        (
+            "com.microsoft.AcmeAffine",
+            "the distribution of .* would be oplet-acme-affine, and oplet-acme-affine 1.2.0 is",
+        ),
+    ],
+    ids=["op", "distribution"],
+)
+def test_what_is_installed_is_not_made_again(
+    install: Callable[[str], Path], tmp_path: Path, op: str, fault: str
+) -> None:
+    install("acme_affine")
+    with pytest.raises(oplet.InputError, match=f"^op: {fault}"):
+        create(op, tmp_path / "into")
+    assert not (tmp_path / "into").exists()
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])

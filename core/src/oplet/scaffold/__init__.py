@@ -15,13 +15,13 @@ from __future__ import annotations
 import importlib.resources
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
 from oplet import metadata
-from oplet.discovery import conventional_name
+from oplet.discovery import OPS, conventional_name, installed
 from oplet.errors import InputError
 from oplet.manifest import OP_ID
 
@@ -42,9 +42,11 @@ def create(op: str, into: Path) -> Path:
         The package's folder.
 
     Raises:
-        InputError: no such op id can be, or the folder is there already. Nothing has been written.
+        InputError: no such op id can be, the op or a distribution of that name is installed, or the folder is there
+            already. Nothing has been written.
     """
-    if not OP_ID.match(op):
+    # Of Foo_Bar and FooBar the distributions would have one name.
+    if not OP_ID.match(op) or "_" in op.rpartition(".")[2]:
         raise InputError(
             f"op: {op!r} is not an op id\n"
             "an op id is a domain of yours and a name that begins with a capital, in letters and digits\n"
@@ -52,6 +54,7 @@ def create(op: str, into: Path) -> Path:
             argument="op",
         )
     dist = conventional_name(op)
+    _refuse_installed(op, dist)
     folder = into / dist
     if folder.exists():
         raise InputError(
@@ -79,6 +82,28 @@ def create(op: str, into: Path) -> Path:
             f"into: {folder} cannot be made: {error.strerror}\nchoose another folder", argument="into"
         ) from error
     return folder
+
+
+def _refuse_installed(op: str, dist: str) -> None:
+    for offer in installed():
+        if offer.op == op and offer.group == OPS:
+            raise InputError(
+                f"op: {op} is offered by {offer.dist} {offer.version}, which is installed\n"
+                "two distributions that offer one op conflict\n"
+                "take an id of a domain of yours; to add kernels to that op, write an extension of it",
+                op=op,
+                argument="op",
+            )
+    try:
+        there = version(dist)
+    except PackageNotFoundError:
+        return
+    raise InputError(
+        f"op: the distribution of {op} would be {dist}, and {dist} {there} is installed\n"
+        "take an id that gives another name",
+        op=op,
+        argument="op",
+    )
 
 
 def _write(folder: Path, fields: Mapping[str, str]) -> None:
