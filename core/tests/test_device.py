@@ -230,6 +230,22 @@ def test_no_adapter_says_what_to_install(
     assert advice in last
 
 
+def test_drivers_that_dawn_does_not_take_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Adapters(("llvmpipe", "Vulkan", "CPU"))
+    old.enumerate_adapters_sync()[0].info["description"] = "Mesa 22.3.6"
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: old if implementation == "wgpu" else Adapters())
+    with pytest.raises(DeviceError) as caught:
+        oplet.open_device(webgpu="dawn")
+    first, found, last = str(caught.value).splitlines()
+    assert first.startswith("dawn takes none of the adapters that wgpu finds")
+    assert found == "  llvmpipe, Mesa 22.3.6"
+    assert last.startswith("update the driver: ")
+    assert last.endswith("or use wgpu")
+    monkeypatch.setattr("oplet.webgpu.api", lambda implementation: Adapters())
+    with pytest.raises(DeviceError, match=r"dawn finds no Vulkan, Metal or D3D12 adapter\n.*or use wgpu"):
+        oplet.open_device(webgpu="dawn")
+
+
 def test_no_driver_is_found_out_by_the_real_thing(child: Callable[..., Any]) -> None:
     """wgpu offers an OpenGL adapter where Vulkan has no driver; it must not be taken."""
     result = child(

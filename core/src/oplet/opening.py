@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -193,7 +194,7 @@ def _usable_adapters(implementation: Implementation) -> list[Any]:
 def _choose_adapter(implementation: Implementation, power: str | None, name: str | None) -> Any:
     usable = _usable_adapters(implementation)
     if not usable:
-        raise DeviceError(f"{implementation} finds no Vulkan, Metal or D3D12 adapter\n{_install_hint(implementation)}")
+        raise _no_adapter(implementation)
     if power == "low":
         usable.sort(key=lambda one: {"IntegratedGPU": -1}.get(one.info["adapter_type"], _RANK["DiscreteGPU"]))
         usable.sort(key=lambda one: one.info["adapter_type"] == "CPU")
@@ -206,6 +207,27 @@ def _choose_adapter(implementation: Implementation, power: str | None, name: str
     raise DeviceError(f"adapter: no adapter's name contains {name!r}\nthere are: {known}\nname one of them")
 
 
+def _no_adapter(implementation: Implementation) -> DeviceError:
+    others: list[Any] = []
+    if implementation == "dawn":
+        with contextlib.suppress(DeviceError):
+            others = _usable_adapters("wgpu")
+    if not others:
+        return DeviceError(f"{implementation} finds no Vulkan, Metal or D3D12 adapter\n{_install_hint(implementation)}")
+    # Dawn leaves out a driver that lacks anything it asks for, and tells why on stderr only.
+    found = [f"  {one.name}{f', {one.driver}' if one.driver else ''}" for one in map(_adapter_of, others)]
+    return DeviceError(
+        "\n".join(
+            [
+                "dawn takes none of the adapters that wgpu finds, as it asks more of their drivers",
+                *found,
+                "update the driver: Mesa's software one of Debian 13 will do, that of Debian 12, Mesa 22.3, will not; "
+                "or use wgpu",
+            ]
+        )
+    )
+
+
 def _install_hint(implementation: Implementation) -> str:
     if sys.platform == "linux":
         hint = (
@@ -216,7 +238,6 @@ def _install_hint(implementation: Implementation) -> str:
         hint = "oplet needs Metal: macOS 11 or later, and not a virtual machine without a GPU"
     else:
         hint = "oplet needs D3D12 or Vulkan: update Windows and the driver of your GPU"
-    # Dawn refuses old drivers, Debian 12's Mesa among them.
     return f"{hint}; or use wgpu, which takes more drivers" if implementation == "dawn" else hint
 
 
