@@ -62,7 +62,11 @@ BREAKAGES: dict[str, tuple[Callable[[Files], Any], type[PluginError], str]] = {
     "any exception": (init("raise LookupError('broken')"), PluginLoadError, "failed to load: LookupError: broken"),
     "exit": (init("import sys; sys.exit(3)"), PluginLoadError, "failed to load: SystemExit: 3"),
     "recursion": (init("def f(): f()\nf()"), PluginLoadError, "failed to load: RecursionError"),
-    "syntax error": (init("def broken(:"), PluginLoadError, "failed to load: SyntaxError"),
+    "syntax error": (
+        lambda files: files.update({"__init__.py": b"import bad.part", "part.py": b"\ndef broken(:"}),
+        PluginLoadError,
+        r"failed to load: SyntaxError: .*\n  .*/bad/part\.py:2\n",
+    ),
     "null bytes": (init("\0"), PluginLoadError, "failed to load: (SyntaxError|ValueError)"),
     "no package": (lambda files: files.clear(), PluginLoadError, "failed to load: ModuleNotFoundError"),
     "empty package": (

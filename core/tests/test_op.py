@@ -371,21 +371,22 @@ def test_a_hook_that_raises_is_the_plugins_fault(hook: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "told"),
     [
-        None,
-        {},
-        {"negatedY": np.zeros(4)},
-        {"Y": [1.0]},
-        {"Y": "four"},
-        {"Y": np.zeros(4, complex)},
-        {"Y": np.array([{}])},
+        (None, r"None for the outputs \('Y',\); a mapping from each to its array"),
+        (np.ones(4), r"array\(\[1., 1., 1., 1.\]\) for the outputs"),
+        ({}, "arrays for none for the outputs"),
+        ({"negatedY": np.zeros(4)}, "arrays for negatedY for the outputs"),
+        ({"Y": [1.0]}, r"\[1.0\] for Y; an array of real numbers"),
+        ({"Y": "four"}, "'four' for Y; an array of real numbers"),
+        ({"Y": np.zeros(4, complex)}, "array.* for Y; an array of real numbers"),
+        ({"Y": np.array([{}])}, "array.* for Y; an array of real numbers"),
     ],
-    ids=repr,
+    ids=range(8),
 )
-def test_reference_answers_with_arrays(answer: Any) -> None:
+def test_reference_answers_with_arrays(answer: Any, told: str) -> None:
     op = scale(reference=lambda request: answer)
-    with at_fault("reference (did not return|returned .* an array of real numbers is wanted)"):
+    with at_fault(f"reference returned {told}.* is wanted"):
         op.reference(request(op), {"X": np.zeros(4, np.float32)})
 
 
@@ -507,8 +508,10 @@ def launch(*bindings: Binding, **fields: Any) -> Launch:
 @pytest.mark.parametrize(
     ("plan", "fault"),
     [
-        (lambda: None, "plan raised TypeError"),
+        (lambda: None, "plan returned None; a list of Launch is wanted"),
+        (lambda: launch(X, Y), "plan returned Launch.*; a list of Launch is wanted"),
         (lambda: 1 // 0, "plan raised ZeroDivisionError"),
+        (lambda: (1 // 0 for _ in range(1)), "plan raised ZeroDivisionError"),
         (lambda: [launch(workgroups=0)], "plan raised ValueError"),
         (lambda: ["scale.wgsl.jinja"], "which is not a Launch"),
         (list, "no launch writes the output Y"),

@@ -183,14 +183,17 @@ def test_an_outcome_in_words(affine: Callable[..., Kit]) -> None:
     assert call.strip() == (
         "X float32 (2, 3), biasT float32 (3,), attrs {'factor': 2, 'activation': 'Relu'}, outputs Y, sums"
     )
-    assert "sums" in last or last == "the random cases again: --oplet-seed=1"
+    assert "sums" in last or last == "the random cases again: --seed=1, with pytest --oplet-seed=1"
 
 
 def test_long_reports_are_cut() -> None:
     finding = Finding("results", "wrong", case="one")
     text = str(checks.Outcome("runs", OP, "", 7, (finding,) * 20, ()))
     assert text.count("results: case 'one': wrong") == checks.SHOWN
-    assert text.splitlines()[-2:] == ["and 14 more of results", "the random cases again: --oplet-seed=7"]
+    assert text.splitlines()[-2:] == [
+        "and 14 more of results",
+        "the random cases again: --seed=7, with pytest --oplet-seed=7",
+    ]
 
 
 # Runs ------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_a_fault_fails_where_it_is_with_the_seed_to_repeat_it(install: Callable[
     assert "test_conformance[infer] FAILED" in output, "an expected failure that passes fails"
     assert f"{OP}: runs-vec4-bare on " in output
     assert "results: variant vec4, case 'cases.py 8': Y[" in output
-    assert "the random cases again: --oplet-seed=7" in output
+    assert "the random cases again: --seed=7, with pytest --oplet-seed=7" in output
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def raised(error: BaseException, module: str) -> str:
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] == package:
             place = f"\n  {frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+    if isinstance(error, SyntaxError) and error.filename:  # no frame is in a module that cannot be parsed
+        place = f"\n  {error.filename}:{error.lineno}"
     return f"{type(error).__name__}: {error}{place}"
 
 

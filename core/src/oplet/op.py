@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -304,7 +304,10 @@ class Op:
         """
         specs = self._call("infer", request=request)
         if not isinstance(specs, Mapping) or set(specs) != set(request.outputs):
-            raise self.breach(f"infer returned {specs!r} for the outputs {request.outputs}")
+            raise self.breach(
+                f"infer returned {specs!r:.200} for the outputs {request.outputs}; "
+                "a mapping from each to its TensorSpec is wanted"
+            )
         for name, spec in specs.items():
             port = self.manifest.output(name)
             if not isinstance(spec, TensorSpec):
@@ -337,7 +340,15 @@ class Op:
         """
         results = self._call("reference", request=request, arrays=arrays)
         if not isinstance(results, Mapping) or not set(request.outputs) <= set(results):
-            raise self.breach(f"reference did not return the outputs {request.outputs}")
+            told = (
+                f"arrays for {', '.join(map(str, results)) or 'none'}"
+                if isinstance(results, Mapping)
+                else repr(results)
+            )
+            raise self.breach(
+                f"reference returned {told:.60} for the outputs {request.outputs}; "
+                "a mapping from each to its array is wanted"
+            )
         arrays = {name: results[name] for name in request.outputs}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray | np.generic) or array.dtype.kind not in "biuf":
@@ -393,9 +404,13 @@ class Op:
                 raise self._refusal(name, f"{spec.size} elements; shaders count to 2³² − 1", "split the work")
         chosen, rejections = self.choose(request, caps, variant)
         try:
-            launches = tuple(chosen.plan(request, caps))
+            launches: object = chosen.plan(request, caps)
+            if isinstance(launches, Iterable):
+                launches = tuple(launches)
         except Exception as error:
             raise self._broken("plan", error, chosen.name) from error
+        if not isinstance(launches, tuple):
+            raise self.breach(f"plan returned {launches!r:.60}; a list of Launch is wanted", chosen.name)
         plan = Plan(
             op=self.id,
             variant=chosen.name,

@@ -103,7 +103,7 @@ class Outcome:
             rest = Counter(finding.check for finding in self.findings[SHOWN:])
             lines.append("and " + ", ".join(f"{number} more of {name}" for name, number in rest.items()))
         if any(finding.case for finding in self.findings):
-            lines.append(f"the random cases again: --oplet-seed={self.seed}")
+            lines.append(f"the random cases again: --seed={self.seed}, with pytest --oplet-seed={self.seed}")
         return "\n".join(lines)
 
 
