@@ -68,6 +68,8 @@ def test_what_is_no_dtypes_name(dtype: Any) -> None:
     with pytest.raises(InputError, match=r"dtype: .* is not a dtype's name\npass one such as 'float32'") as caught:
         TensorSpec((2,), dtype)
     assert caught.value.argument == "dtype"
+    with pytest.raises(InputError, match="dtype: 'f16' is WGSL's name of it\npass 'float16'"):
+        TensorSpec((2,), "f16")
 
 
 def test_equal_requests() -> None:

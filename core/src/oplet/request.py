@@ -42,6 +42,8 @@ def _shape(value: Sequence[int]) -> tuple[int, ...]:
 def _dtype(value: str) -> str:
     if not isinstance(value, str):
         raise SpecError(f"dtype: {value!r} is not a dtype's name\npass one such as 'float32'", argument="dtype")
+    if value in SHORT_DTYPES:
+        raise SpecError(f"dtype: {value!r} is WGSL's name of it\npass {SHORT_DTYPES[value]!r}", argument="dtype")
     return value
 
 
