@@ -263,6 +263,33 @@ def test_decode_many_steps_with_two_states() -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("limits", [None, "floor"])  # at the floor a launch before it computes the gates
+def test_a_step_of_many_requests_gives_the_bits_of_one_call(limits: str | None) -> None:
+    if "subgroups" not in registry().device.capabilities.features:
+        pytest.skip("the adapter has no subgroups")
+    device = oplet.open_device(limits=limits)
+    stepping = oplet.Registry(device=device)
+    inputs = make(2 * 512, batch=512, hq=1, hv=2, dv=130)  # so many rows are several rounds of a workgroup
+    output, state = stepping.run(OP, variant="decode", **inputs)
+    between, outputs = inputs["initialStateT"], []
+    for t in range(2):
+        step = {name: array[t::2] for name, array in inputs.items()} | {"initialStateT": between}
+        plan = stepping[OP].plan(
+            stepping[OP].bind({name: oplet.TensorSpec.of(array) for name, array in step.items()}),
+            device.capabilities,
+            "decode",
+        )
+        assert plan.launches[-1].template == "step.wgsl.jinja"
+        assert plan.launches[-1].params["rounds"] > 1
+        results = stepping.run(OP, variant="decode", **step)
+        outputs.append(results.outputT.numpy())
+        for got, want in zip((outputs[t], results.finalStateT.numpy()), run("reference", step), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
+        between = results.finalStateT.numpy()
+    np.testing.assert_array_equal(bits(np.stack(outputs, 1).reshape(output.shape)), bits(output.numpy()))
+    np.testing.assert_array_equal(bits(between), bits(state.numpy()))
+
+
 @pytest.mark.parametrize(
     ("tokens", "batch", "expected"), [(1, 1, "decode"), (64, 64, "decode"), (100, 1, "recurrent"), (2048, 1, "chunked")]
 )

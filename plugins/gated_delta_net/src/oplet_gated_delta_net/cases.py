@@ -25,6 +25,8 @@ def cases(rng: np.random.Generator) -> Iterator[Call]:
         yield random_call(rng)
     for longest in (0, 1):
         yield random_call(rng, longest=longest)
+    for dtype in (np.float32, np.float16):
+        yield step_of_many(rng, dtype)
 
 
 def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -70,6 +72,21 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
     if update is not None:
         scales["stateUpdateT"] = update
     return scales
+
+
+def step_of_many(rng: np.random.Generator, dtype: type) -> Call:
+    """A token for each of so many requests, and rows enough, that `decode` has a kernel of its own for it."""
+    batch, hv, dk, dv = 512, 2, 36, 40
+    key = rng.standard_normal((batch, 1, 1, dk))
+    inputs = {
+        "queryT": rng.standard_normal((batch, 1, 1, dk)).astype(dtype),
+        "keyT": (key / np.linalg.norm(key, axis=-1, keepdims=True)).astype(dtype),
+        "valueT": rng.standard_normal((batch, 1, hv, dv)).astype(dtype),
+        "decayT": -rng.exponential(0.4, (batch, 1, hv)).astype(np.float32),
+        "betaT": rng.random((batch, 1, hv), np.float32),
+        "initialStateT": rng.standard_normal((batch, hv, dv, dk)).astype(np.float32),
+    }
+    return inputs, {}
 
 
 def random_call(rng: np.random.Generator, *, longest: int = 130, oracle: bool = False) -> Call:

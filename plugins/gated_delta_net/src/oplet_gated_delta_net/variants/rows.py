@@ -26,6 +26,7 @@ class Rows:
         rows: rows of a group of lanes.
         groups: groups of lanes in a workgroup.
         subgroups: whether lanes add up with subgroup operations.
+        rounds: how often it takes as many rows, one after the other.
     """
 
     lanes: int
@@ -33,6 +34,7 @@ class Rows:
     rows: int
     groups: int
     subgroups: bool
+    rounds: int = 1
 
     @classmethod
     def of(
@@ -51,12 +53,12 @@ class Rows:
 
     @property
     def height(self) -> int:
-        """Rows of a workgroup."""
+        """Rows of a workgroup at a time."""
         return self.rows * self.groups
 
     def blocks(self, delta: Delta) -> int:
         """Workgroups that share the state of a head."""
-        return -(-delta.dv // self.height)
+        return -(-delta.dv // (self.height * self.rounds))
 
     @property
     def choices(self) -> dict[str, ContextValue]:
