@@ -39,6 +39,13 @@ def cases(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:
     # Scores far apart, so that the running maximum moves and weights vanish.
     yield draw(rng, [50], heads=2, head_size=16, scale=40.0)
     yield special(rng)
+    # What matrices of float16 must get right besides: more than a tile of keys, running maxima, either sign of the
+    # scale, heads that do not fill their last matrix.
+    yield draw(rng, [70, 33, 17], dtype="float16", heads=2, head_size=16)
+    yield draw(rng, [50], dtype="float16", heads=2, head_size=16, scale=40.0)
+    yield draw(rng, [50], dtype="float16", heads=2, head_size=16, bias=True, scale=-3.0)
+    yield draw(rng, [40, 3], dtype="float16", heads=2, head_size=24, value_size=40)
+    yield special(rng, "float16")
 
 
 def draw(
@@ -111,21 +118,25 @@ def offsets(rng: np.random.Generator, lengths: Sequence[int], length: int, paddi
     return np.concatenate([places[flat], places[~flat]]).reshape(used.shape)
 
 
-def special(rng: np.random.Generator) -> tuple[Inputs, Attributes]:
-    """Rows that are fully masked, partly masked, masked by the lowest float, or hold NaN or +infinity."""
+def special(rng: np.random.Generator, dtype: str = "float32") -> tuple[Inputs, Attributes]:
+    """Rows that are fully masked, partly masked, masked by the lowest number, or hold NaN or infinities."""
     inputs, attributes = draw(
-        rng, [6, 40, 3], heads=2, head_size=16, packed=True, broadcast=(False, False), padding="right"
+        rng, [6, 40, 3, 70], heads=2, head_size=16, dtype=dtype, broadcast=(False, False), padding="right"
     )
     table = inputs["attentionBiasT"]
     table[0, 0, 1] = -np.inf
     table[0, 1, 2, :4] = -np.inf
-    table[1, 0, 3] = np.finfo(np.float32).min
-    table[1, 1, 4, ::2] = np.finfo(np.float32).min
+    table[1, 0, 3] = np.finfo(dtype).min
+    table[1, 1, 4, ::2] = np.finfo(dtype).min
     table[1, 0, 5, 7] = np.nan
     table[1, 1, 6, 39] = np.inf
     table[1, 0, 8, :36] = -np.inf  # whole tiles of masked keys before the first that counts
     inputs["queryT"][44, 0, 0, 3] = np.nan  # a query: its row only
     inputs["queryT"][46, 1, 2, 5] = np.nan  # a value: one column of its sequence
+    inputs["queryT"][46, 1, 2, 7] = np.inf
+    inputs["queryT"][47, 1, 2, 7] = np.inf
+    inputs["queryT"][60, 0, 0, 4] = np.inf  # scores of either infinity
+    inputs["queryT"][70, 1, 1, 4] = -np.inf  # a key: some rows have it as +infinity, for the others it weighs nothing
     return inputs, attributes
 
 

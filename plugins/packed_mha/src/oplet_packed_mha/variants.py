@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 import oplet
 
+from oplet_packed_mha import matrices
 from oplet_packed_mha.shapes import Attention
 from oplet_packed_mha.tiles import MAX_HEAD_SIZE, choose_tile
 
@@ -72,6 +73,8 @@ def _anything(attention: Attention, caps: oplet.Capabilities) -> str | None:
 def _not_tiled(attention: Attention, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     if subgroups and "subgroups" not in caps.features:
         return "needs the device feature subgroups"
+    if subgroups and matrices.rejects(attention, caps) is None:
+        return None
     for name, size in (("head", attention.head_size), ("value head", attention.value_size)):
         if size % 4:
             return f"the {name} size {size} is not a multiple of 4"
@@ -92,12 +95,22 @@ def _little_reuse(request: oplet.Request, caps: oplet.Capabilities) -> str | Non
     return None
 
 
+def _slower_than_matrices(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
+    if reason := _little_reuse(request, caps):
+        return reason
+    if matrices.rejects(Attention.of(request), caps) is None:
+        return "flash multiplies in subgroup matrices"
+    return None
+
+
 def _plan_flash(
     form: Form, request: oplet.Request, caps: oplet.Capabilities, *, subgroups: bool
 ) -> Sequence[oplet.Launch]:
     attention = Attention.of(request)
     if not attention.output.size:
         return []
+    if subgroups and matrices.rejects(attention, caps) is None:
+        return [_launch_matrices(form, attention, caps)]
     tile = choose_tile(attention.value_size, caps, subgroups=subgroups)
     assert tile is not None  # else rejected
     # Heads whose columns come in whole chunks need no zeros behind the last one.
@@ -113,6 +126,33 @@ def _plan_flash(
             operations=attention.operations,
         )
     ]
+
+
+def _launch_matrices(form: Form, attention: Attention, caps: oplet.Capabilities) -> oplet.Launch:
+    config, tile = matrices.config_for(caps), matrices.tile_for(caps)
+    assert config is not None  # else rejected
+    params = _params(attention, unit=8)
+    # A scale too small to be normal might be read as 0, which a masked score would not survive.
+    scale = np.maximum(np.abs(params["scale"]), np.finfo(np.float32).tiny)
+    sign = np.uint32(0x8000_8000 if params["scale"] < 0 else 0)  # of two float16
+    return oplet.Launch(
+        "flash_matrix.wgsl.jinja",
+        (attention.tokens // tile.queries(config) + attention.batch) * attention.heads,
+        context={
+            **_context(form, attention),
+            **attrs.asdict(tile),
+            "m": config.m,
+            "n": config.n,
+            "k": config.k,
+            "lanes": caps.subgroup_size,
+            "head_width": matrices.padded(attention.head_size),
+            "value_width": matrices.padded(attention.value_size),
+            "whole": attention.head_size % matrices.COLUMNS == 0,
+        },
+        params=params | {"scale": scale, "sign": sign},
+        bindings=_bindings(form, attention, unit=8, loaded="vec4<u32>"),
+        operations=attention.operations,
+    )
 
 
 def _plan_serial(form: Form, request: oplet.Request, caps: oplet.Capabilities) -> Sequence[oplet.Launch]:
@@ -193,7 +233,7 @@ def _params(attention: Attention, *, unit: int) -> dict[str, np.uint32 | np.floa
 
 def _bindings(form: Form, attention: Attention, *, unit: int, loaded: str) -> list[oplet.Binding]:
     scalar = _SCALARS[attention.dtype]
-    element = f"vec{unit}<{scalar}>" if unit > 1 else scalar
+    element = {1: scalar, 4: f"vec4<{scalar}>", 8: "vec4<u32>"}[unit]
     bindings = [oplet.Binding("query", "queryT", "read", loaded)]
     if not form.packed:
         bindings.append(oplet.Binding("key", "keyT", "read", loaded))
@@ -235,13 +275,13 @@ METHODS = (
         partial(_plan_flash, subgroups=True),
         partial(_not_tiled, subgroups=True),
         _little_reuse,
-        "Tiles of queries and keys; subgroup shuffles reduce the rows.",
+        "Tiles of queries and keys; subgroup shuffles reduce the rows. float16 in matrices, where the device has them.",
     ),
     Method(
         "flash_nosg",
         partial(_plan_flash, subgroups=False),
         partial(_not_tiled, subgroups=False),
-        _little_reuse,
+        _slower_than_matrices,
         "Tiles of queries and keys; rows are reduced through workgroup memory.",
     ),
     Method(
