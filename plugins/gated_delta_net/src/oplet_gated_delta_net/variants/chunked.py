@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
 import numpy as np
 import oplet
+from oplet.variant import ContextValue
 
 from oplet_gated_delta_net.shapes import Delta
 from oplet_gated_delta_net.variants import launches, recurrent
@@ -16,6 +18,12 @@ FEWEST_TOKENS = 192
 
 #: vec4s of keys that an invocation of chunk_scan fetches ahead at most; more of them spill
 _MOST_FETCHED = 16
+
+#: workgroups of wide_scan from which on it is the faster scan: two of them on each multiprocessor of a large device
+FEWEST_WIDE = 256
+
+#: keys that a team of wide_scan has at most; more of them spill
+_MOST_WIDE_KEYS = 128
 
 _PREPARE_TENSORS = ("query", "key", "cu_seqlens", *launches.GATE_INPUTS, "chunks=")
 _SCAN_TENSORS = ("query", "key", "value", "cu_seqlens", "chunks", "initial_state", "output=", "final_state=")
@@ -27,18 +35,28 @@ class Tiling:
 
     Attributes:
         chunk: tokens.
-        width: values of a workgroup of chunk_scan.
+        width: values of a workgroup of the scan.
         pieces: vec4s of a key, rounded up to fours.
+        scan: template of the scan.
+        element: element type of `chunks` there.
     """
 
     chunk: int
     width: int
     pieces: int
 
+    scan: ClassVar[str] = "chunk_scan.wgsl.jinja"
+    element: ClassVar[str] = "vec4<f32>"
+
     @property
     def threads(self) -> int:
-        """Invocations of a workgroup of chunk_scan."""
+        """Invocations of a workgroup of the scan."""
         return self.chunk // 4 * self.width
+
+    def choices(self, caps: oplet.Capabilities, *, subgroups: bool) -> dict[str, ContextValue]:
+        """What the scan's template is written for."""
+        hop = 4 if caps.subgroup_size >= 16 else 1
+        return {"width": self.width, "subgroups": subgroups, "hop": hop, "pieces": self.pieces}
 
     @property
     def prepare_storage(self) -> int:
@@ -49,9 +67,9 @@ class Tiling:
 
     @property
     def scan_storage(self) -> int:
-        """Bytes of workgroup memory of chunk_scan."""
+        """Bytes of workgroup memory of the scan."""
         vectors = (self.width + self.chunk + 2) * self.pieces * 16
-        return vectors + 8 * (self.width + 1) * self.chunk + 4 * self.threads
+        return vectors + 8 * self.width * self.chunk + 4 * self.threads
 
     @property
     def record(self) -> int:
@@ -68,20 +86,66 @@ class Tiling:
         """The scratch between the launches."""
         return oplet.TensorSpec((self.slots(delta) * delta.hv, self.record), "float32")
 
+    def blocks(self, delta: Delta) -> int:
+        """Workgroups of the scan for a state."""
+        return -(-delta.dv // self.width)
+
+    def fits(self, caps: oplet.Capabilities) -> bool:
+        """Whether a device can run it."""
+        storage = max(self.prepare_storage, self.scan_storage)
+        return (
+            storage <= caps.limits["maxComputeWorkgroupStorageSize"]
+            and self.threads <= caps.limits["maxComputeInvocationsPerWorkgroup"]
+        )
+
     @classmethod
-    def of(cls, delta: Delta, caps: oplet.Capabilities) -> Tiling | None:
-        """The largest that fits a device, if one does."""
+    def of(cls, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Tiling | None:
+        """The fastest that fits a call and a device, if one does."""
+        if subgroups and (wide := WideTiling.wide(delta, caps)):
+            return wide
         sizes = [(32, 32), (32, 16), (16, 16), (16, 8)]
         for chunk, width in sizes[2:] if caps.adapter.is_cpu else sizes:
             tiling = cls(chunk, width, -(-delta.dk // 16) * 4)
-            storage = max(tiling.prepare_storage, tiling.scan_storage)
-            if (
-                storage <= caps.limits["maxComputeWorkgroupStorageSize"]
-                and tiling.threads <= caps.limits["maxComputeInvocationsPerWorkgroup"]
-                and chunk * tiling.pieces <= _MOST_FETCHED * tiling.threads
-            ):
+            if tiling.fits(caps) and chunk * tiling.pieces <= _MOST_FETCHED * tiling.threads:
                 return tiling
         return None
+
+
+@attrs.frozen
+class WideTiling(Tiling):
+    """With wide_scan, for many states: fewer invocations have more values, and the state in registers."""
+
+    scan: ClassVar[str] = "wide_scan.wgsl.jinja"
+    element: ClassVar[str] = "f32"
+
+    #: of a team, which has all keys of four values
+    LANES: ClassVar[int] = 8
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup of the scan."""
+        return self.width // 4 * self.LANES
+
+    @property
+    def scan_storage(self) -> int:
+        """Bytes of workgroup memory of the scan."""
+        return 16 * self.chunk * (2 * self.pieces + self.width // 4) + 4 * (self.record + self.threads)
+
+    def choices(self, caps: oplet.Capabilities, *, subgroups: bool) -> dict[str, ContextValue]:
+        """What the scan's template is written for."""
+        hop = min(caps.subgroup_size // self.LANES, self.width // 4)
+        return {"width": self.width, "lanes": self.LANES, "key_quads": self.pieces // self.LANES, "hop": hop}
+
+    @classmethod
+    def wide(cls, delta: Delta, caps: oplet.Capabilities) -> WideTiling | None:
+        """The one of a call, where it is the faster and fits the device."""
+        tiling = cls(16, 64, -(-delta.dk // (4 * cls.LANES)) * cls.LANES)
+        pays = (
+            delta.batch * delta.hv * tiling.blocks(delta) >= FEWEST_WIDE
+            and delta.dk <= _MOST_WIDE_KEYS
+            and -delta.dv % tiling.width < tiling.width // 2
+        )
+        return tiling if pays and caps.subgroup_size >= cls.LANES and tiling.fits(caps) else None
 
 
 def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> Sequence[oplet.Launch]:
@@ -89,9 +153,9 @@ def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subg
 
     The chunks of such requests would share their slots, and only the device knows that there are any.
     """
-    tiling = Tiling.of(delta, caps)
+    tiling = Tiling.of(delta, caps, subgroups=subgroups)
     assert tiling is not None, "rejects() has looked"
-    blocks = -(-delta.dv // tiling.width)
+    blocks = tiling.blocks(delta)
     recurrences = delta.batch * delta.hv * blocks
     workgroups = recurrences + launches.clear_workgroups(delta, tiling.threads)
     if not workgroups:
@@ -117,17 +181,11 @@ def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subg
                 "chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch, operations
             )
         )
-    bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, "vec4<f32>")})
+    bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, tiling.element)})
     scan = oplet.Launch(
-        "chunk_scan.wgsl.jinja",
+        tiling.scan,
         workgroups,
-        {
-            **choices,
-            "width": tiling.width,
-            "subgroups": subgroups,
-            "hop": 4 if caps.subgroup_size >= 16 else 1,
-            "pieces": tiling.pieces,
-        },
+        {**choices, **tiling.choices(caps, subgroups=subgroups)},
         params,
         bound.bindings,
         bound.scratch,
@@ -142,7 +200,7 @@ def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, s
     """Why it cannot serve a call."""
     if reason := launches.for_recurrent(request, delta):
         return reason
-    tiling = Tiling.of(delta, caps)
+    tiling = Tiling.of(delta, caps, subgroups=subgroups)
     if tiling is None:
         allowed = caps.limits["maxComputeWorkgroupStorageSize"]
         return f"Dk {delta.dk} needs more than the {allowed} bytes of maxComputeWorkgroupStorageSize for its tiles"
