@@ -19,6 +19,7 @@ class Rows:
         tokens: batch_size · sequence_length; each has one row of value.
         streams: hc_mult, the rows of a token.
         hidden: hidden_size.
+        normed: whether the second output is wanted.
         epsilon: as float32, in which ONNX stores attributes.
     """
 
@@ -26,6 +27,7 @@ class Rows:
     tokens: int
     streams: int
     hidden: int
+    normed: bool
     epsilon: np.float32
 
     @property
@@ -62,7 +64,8 @@ class Rows:
                     f"{name} {spec}",
                     do=f"pass {name} as {shape_text(shape)}; nothing is broadcast",
                 )
-        if "gatedValueNormedT" in request.outputs and "convNormScaleT" not in request.inputs:
+        normed = "gatedValueNormedT" in request.outputs
+        if normed and "convNormScaleT" not in request.inputs:
             raise request.refusal(
                 "convNormScaleT",
                 "is needed for the output gatedValueNormedT and was not given",
@@ -73,5 +76,6 @@ class Rows:
             tokens=batch * sequence,
             streams=streams,
             hidden=hidden,
+            normed=normed,
             epsilon=np.float32(request.attrs["epsilon"]),
         )

@@ -137,9 +137,13 @@ class Kernel:
         else:
             # A software device pays for every barrier of every lane.
             most = 32 if caps.adapter.is_cpu else min(512, caps.limits["maxComputeInvocationsPerWorkgroup"])
-            # Two or three words for each lane: its reads are under way together, and there are lanes enough.
-            lane_bits = _floor_log2(min(max(words // 2, 1), most))
-            threads = max(1 << lane_bits, min(256, most))
+            # Two or three words for each lane: its reads are under way together, and there are lanes enough. With the
+            # second output up to four, and small workgroups: more registers, so fewer lanes fit beside each other.
+            if rows.normed:
+                lane_bits = _floor_log2(min(1 << _ceil_log2(_ceil(words, 4)), most))
+            else:
+                lane_bits = _floor_log2(min(max(words // 2, 1), most))
+            threads = max(1 << lane_bits, min(128 if rows.normed else 256, most))
         each = _ceil(words, 1 << lane_bits)
         # Rounded up to a power of two, so that hidden sizes share pipelines.
         staged = 1 << _ceil_log2(each) if each <= _STAGED else 0
