@@ -174,6 +174,27 @@ def test_two_shapes_one_pipeline(op):
         assert code(1, 4096, 4096, name) == code(1, 512, 64, name)
 
 
+@pytest.mark.parametrize(
+    ("call", "ahead"),
+    [
+        (product(8, 4096, 4096, "float16"), 2),
+        (product(8, 512, 1024, "float16"), 2),
+        (product(8, 4096, 4100, "float16"), 0),
+        (product(8, 4100, 4096, "float16"), 0),
+        (product(8, 4096, 4096, "float16", ta=1), 0),
+        (product(16, 4096, 4096, "float16"), 0),
+        (product(8, 4096, 4096), 0),
+        (product(8, 4096, 4100, "float16", tb=1), True),
+        (product(1, 4096, 4096, "float16", tb=1), False),
+    ],
+    ids=str,
+)
+def test_what_a_skinny_kernel_reads_ahead(op, call, ahead):
+    """Of W (K, N) only whole rounds, in which X too is read in chunks."""
+    (launch,) = op.variants[0].plan(op.bind(*call), GPU)
+    assert launch.context["ahead"] == ahead
+
+
 def refused(op, inputs, attributes=None):
     with pytest.raises(oplet.InputError) as caught:
         op.infer(op.bind({name: oplet.TensorSpec(shape, "float32") for name, shape in inputs.items()}, attributes))

@@ -99,6 +99,14 @@ def test_float16(registry: oplet.Registry, size: tuple[int, int, int]) -> None:
         assert run(registry, arrays_of(size, "float16", ta, tb), {"transA": ta, "transB": tb}) == []
 
 
+@pytest.mark.parametrize(("k", "tb"), [(1024, 0), (1096, 0), (1096, 1)])
+def test_float16_read_ahead(registry: oplet.Registry, k: int, tb: int) -> None:
+    """K for several rounds of the loops in which skinny kernels read ahead; whole rounds of W (K, N), and not."""
+    if "shader-f16" not in registry.device.capabilities.features:
+        pytest.skip("float16 needs the device feature shader-f16")
+    assert run(registry, arrays_of((8, 72, k), "float16", 0, tb), {"transB": tb}) == []
+
+
 @pytest.mark.parametrize(
     ("large", "size", "slice_k"),
     [((4096, 4096, 4096), (132, 136, 52), 0), ((64, 4096, 4096), (68, 132, 48), 32)],

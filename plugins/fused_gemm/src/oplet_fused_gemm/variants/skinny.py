@@ -36,13 +36,15 @@ class Rows:
         parts: how many such stretches of K are under way.
         rows: for an invocation.
         unroll: chunks of a row whose reads are under way together.
+        ahead: whether the next chunk of a row is read before one is multiplied.
     """
 
     threads: int
     along: int
     parts: int
     rows: int
-    unroll: int
+    unroll: int = 1
+    ahead: bool = False
 
     @property
     def rows_of_workgroup(self) -> int:
@@ -59,12 +61,19 @@ class Columns:
         lanes: strips of 16 bytes for a workgroup.
         depth: steps of K that an invocation takes together, 4 or 8: what it reads of a row of X at once.
         unroll: how many times that in a row, each read while the one before is multiplied.
+        ahead: 0, or how many steps are read ahead of the one that is multiplied, throughout. For whole rounds of K.
     """
 
     threads: int
     lanes: int
     depth: int
-    unroll: int
+    unroll: int = 1
+    ahead: int = 0
+
+    @property
+    def round(self) -> int:
+        """What a workgroup takes of K while each invocation takes all the steps that it reads ahead, once."""
+        return self.ahead * self.depth * self.threads // self.lanes
 
 
 def fews_for(caps: oplet.Capabilities) -> tuple[int, ...]:
@@ -75,28 +84,35 @@ def fews_for(caps: oplet.Capabilities) -> tuple[int, ...]:
 def rows_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Rows:
     """The division for a device, as measured on an H200."""
     if caps.adapter.is_cpu:
-        return Rows(threads=16, along=4, parts=4, rows=2, unroll=1)
+        return Rows(threads=16, along=4, parts=4, rows=2)
     # Without subgroups the number only says who reads what; with them it has to fit one.
     most = caps.subgroup_size or 32
+    # With one row, two chunks in a row keep memory as busy; float32 has more reads for as many multiply-adds.
+    ahead = gemm.dtype == "float16" and few > 1
     if few <= 4:
         along = min(32, most)
-        return Rows(threads=128, along=along, parts=128 // along, rows=4, unroll=2)
+        return Rows(threads=128, along=along, parts=128 // along, rows=4, unroll=1 if ahead else 2, ahead=ahead)
     along = min(16, most)
     if gemm.dtype == "float32" and few == 8:
-        return Rows(threads=64, along=along, parts=2, rows=8, unroll=1)
-    return Rows(threads=128, along=along, parts=4, rows=4 if few == 8 else 2, unroll=1)
+        return Rows(threads=64, along=along, parts=2, rows=8)
+    return Rows(threads=128, along=along, parts=4, rows=4 if few == 8 else 2, ahead=ahead)
 
 
-def columns_for(gemm: Gemm, few: int, caps: oplet.Capabilities) -> Columns:
-    """The division for a device, as measured on an H200."""
+def columns_for(gemm: Gemm, few: int, caps: oplet.Capabilities, *, whole: bool) -> Columns:
+    """The division for a device, as measured on an H200; `whole` where both factors' rows are read in chunks."""
     half = gemm.dtype == "float16"
     # Of float16 a step of 8 has too many sums and factors for registers.
     depth = 8 if half and few <= 4 else 4
     if caps.adapter.is_cpu:
-        return Columns(threads=16, lanes=4, depth=depth, unroll=1)
-    if few > 4:
+        return Columns(threads=16, lanes=4, depth=depth)
+    if half and few > 4:
         # More lanes reach a higher rate, but only where other work fills the device meanwhile.
-        return Columns(threads=256, lanes=4 if half else 8, depth=depth, unroll=1 if half else 4)
+        columns = Columns(threads=256, lanes=4, depth=depth)
+        ahead = attrs.evolve(columns, ahead=2)
+        # With 16 rows the sums leave no registers for it.
+        return ahead if few == 8 and whole and gemm.k % ahead.round == 0 else columns
+    if few > 4:
+        return Columns(threads=256, lanes=8, depth=depth, unroll=4)
     # Of a device's limit the kernel needs a power of two; 256 every device has.
     threads = 512 if caps.limits["maxComputeInvocationsPerWorkgroup"] >= 512 else 256
     return Columns(threads=threads, lanes=8, depth=depth, unroll=1 if half else 2)
@@ -112,10 +128,11 @@ def launch(gemm: Gemm, w: Factor, x: Factor, caps: oplet.Capabilities, *, subgro
     scalar = SCALARS[gemm.dtype]
     chunk = _CHUNKS[gemm.dtype]
     few = next(few for few in fews_for(caps) if few >= x.outer)
-    columns = columns_for(gemm, few, caps)
-    x_chunk = chunk if w.along_k else columns.depth
     wide = w.row % chunk == 0
-    x_wide = wide and x.along_k and x.depth % x_chunk == 0
+    whole = wide and x.along_k
+    columns = columns_for(gemm, few, caps, whole=whole)
+    x_chunk = chunk if w.along_k else columns.depth
+    x_wide = whole and x.depth % x_chunk == 0
     context, params, bindings = epilogue(gemm, 1)
     context |= {"few": few, "wide": wide, "x_wide": x_wide}
     params |= {
