@@ -14,7 +14,7 @@ from oplet_fused_gemm.shapes import Gemm
 Inputs = dict[str, np.ndarray]
 Attributes = dict[str, AttributeValue]
 
-#: those of the kernel contract webgpu-kernels/com.microsoft.FusedGemm
+#: those of Hugging Face's kernel webgpu-kernels/com.microsoft.FusedGemm
 _CONTRACT = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid")
 
 #: `rtol` of test.json, for `scale` to carry an error through the activation

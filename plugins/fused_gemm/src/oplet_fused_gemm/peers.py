@@ -1,11 +1,12 @@
-"""PyTorch beside the op in `oplet bench`."""
+"""PyTorch, and onnxruntime's WebGPU provider, beside the op in `oplet bench`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda
+import numpy as np
+from oplet.bench.peers import Build, Peer, PeerCase, timed_on_cuda, timed_on_onnxruntime_webgpu
 
 from oplet_fused_gemm.shapes import Gemm
 
@@ -65,4 +66,31 @@ def _torch(device: str) -> Build:
     return build
 
 
-PEERS: Mapping[str, Build] = {"torch_cuda": _torch("cuda"), "torch_cpu": _torch("cpu")}
+def _onnxruntime_webgpu(case: PeerCase) -> Peer:
+    """Gemm and the activation as two nodes: its WebGPU provider has no FusedGemm."""
+    from onnx import helper
+
+    gemm = Gemm.of(case.request)
+    activation = str(case.attrs["activation"] or "")
+    if activation not in ("", "Relu", "Sigmoid", "Tanh", "Softsign"):
+        raise NotImplementedError(f"no peer for {activation}")
+    if gemm.n != gemm.k or not gemm.a.along_k:
+        raise RuntimeError("only cases whose Y could be the next one's A")
+    arrays = dict(case.arrays)
+    # Sums of K products would grow from each call to the next until they are infinite.
+    arrays["B"] = (arrays["B"] / np.sqrt(gemm.k)).astype(gemm.dtype)
+    attributes = {name: case.attrs[name] for name in ("alpha", "beta", "transB")}
+
+    def nodes(a: str, y: str) -> list[Any]:
+        product = f"{y}_product" if activation else y
+        call = [helper.make_node("Gemm", [a, *list(arrays)[1:]], [product], **attributes)]
+        return [*call, helper.make_node(activation, [product], [y])] if activation else call
+
+    return timed_on_onnxruntime_webgpu(arrays, nodes)
+
+
+PEERS: Mapping[str, Build] = {
+    "torch_cuda": _torch("cuda"),
+    "torch_cpu": _torch("cpu"),
+    "onnxruntime_webgpu": _onnxruntime_webgpu,
+}

@@ -16,7 +16,7 @@ MOST_CAPTURED = 8
 
 Gate = Literal["none", "softplus", "sigmoid"]
 
-#: gate_activation by its names; the kernel contract calls softplus qwen, and onnxruntime sigmoid also kda
+#: gate_activation by its names; Hugging Face's kernel calls softplus qwen, and onnxruntime sigmoid also kda
 GATES: Mapping[str, Gate] = {
     "none": "none",
     "qwen": "softplus",
@@ -268,7 +268,7 @@ def _batch(request: oplet.Request, lead: tuple[int, ...]) -> int:
         return cu_seqlens.size - 1
     if len(lead) == 2:
         return lead[0]
-    # Uniform packing. The kernel contract allows it without a state too, onnxruntime does not: then it is one request.
+    # Uniform packing. Hugging Face's kernel allows it without a state too, onnxruntime does not: one request then.
     batch = 1 if state is None else state.shape[0]
     if lead[0] != 0 and (batch == 0 or lead[0] % batch):
         raise request.refusal(
