@@ -33,7 +33,10 @@ except ImportError:
 
 Run = tuple[Program, Sequence[Buffer | None]]
 
-#: seconds that each measurement takes at least; a GPU needs some of them to reach its clock
+#: groups of samples of the device
+ROUNDS = 5
+
+#: seconds that a measurement of torch takes at least; a GPU needs some of them to reach its clock
 SECONDS = 0.5
 
 
@@ -106,18 +109,15 @@ class OnDevice:
             hidden, _ = gdn_forward(weights, self._config, hidden, state, registry=self._registry)
         return hidden
 
-    def device_seconds(self) -> float:
-        """Device time of a layer: the median of many passes with all layers in each."""
-        device = self._registry.device
+    def device_seconds(self, meter: Meter) -> float:
+        """Device time of a layer: the median of several passes with all layers in each."""
         self.step().numpy()  # compiles, and has offsets uploaded
-        with recorded(device) as runs:
+        with recorded(self._registry.device) as runs:
             self.step()
         samples: list[float] = []
-        deadline = time.perf_counter() + SECONDS
-        while time.perf_counter() < deadline or len(samples) < 3:
-            samples += device.time([runs] * 4)
-        # The first half is for the clock to rise.
-        return statistics.median(samples[len(samples) // 2 :]) / len(self._weights)
+        for _ in range(ROUNDS):
+            samples += meter.at_full_clock([runs] * 4)[1:]
+        return statistics.median(samples) / len(self._weights)
 
     def host_seconds(self) -> float:
         """What a call costs that does not wait."""
@@ -320,10 +320,10 @@ def row(name: str, what: str, seconds: float, rest: str = "") -> None:
     print(f"{name:12}{what:44}{seconds * 1e6:11.1f} µs  {rest}".rstrip(), flush=True)
 
 
-def compare(name: str, layers: Layers, registry: oplet.Registry, floor: float) -> None:
+def compare(name: str, layers: Layers, registry: oplet.Registry, meter: Meter, floor: float) -> None:
     """Times the layers here and, where there is CUDA, in torch."""
     here = OnDevice(layers, registry)
-    seconds = here.device_seconds()
+    seconds = here.device_seconds(meter)
     over = f"{seconds / floor:.2f} × the floor" if len(layers.hidden) == 1 else ""
     row(name, "oplet, device", seconds, over)
     row(name, "oplet, host", here.host_seconds())
@@ -366,14 +366,21 @@ def main() -> None:
     )
     registry = oplet.Registry(device=device)
     device.require_timestamps()
-    copy, _ = Meter(device).ceilings(1)
+    meter = Meter(device)
+    copy, _ = meter.ceilings(1)
     nbytes = Layers.random(config, arguments.dtype, 1, 1).floor_bytes
     count = copies_past_caches(nbytes, is_cpu=device.capabilities.adapter.is_cpu)
     floor = nbytes / copy
     print(f"{device}, {arguments.dtype}, {count} layers, {config}")
     row("decode", f"floor: {nbytes / 1e6:.1f} MB at {copy / 1e12:.2f} TB/s", floor)
-    compare("decode", Layers.random(config, arguments.dtype, count, 1), registry, floor)
-    compare(f"{arguments.prompt} tokens", Layers.random(config, arguments.dtype, 2, arguments.prompt), registry, floor)
+    compare("decode", Layers.random(config, arguments.dtype, count, 1), registry, meter, floor)
+    compare(
+        f"{arguments.prompt} tokens",
+        Layers.random(config, arguments.dtype, 2, arguments.prompt),
+        registry,
+        meter,
+        floor,
+    )
 
 
 if __name__ == "__main__":
