@@ -35,7 +35,8 @@ def write(folder: Path) -> None:
 def index(names: Sequence[str]) -> str:
     """The page that lists the measurements."""
     found = "\n\n```{toctree}\n\n" + "\n".join(names) + "\n```\n" if names else " There is none yet.\n"
-    return f"# Measurements\n\nEach is of one machine, by `oplet bench`, with the peers that ran beside it.{found}"
+    intro = "Each is of one machine, by `oplet bench`, with the peers that ran beside it, if any did."
+    return f"# Measurements\n\n{intro}{found}"
 
 
 def write_reports(folder: Path, into: Path) -> None:
@@ -48,7 +49,7 @@ def write_reports(folder: Path, into: Path) -> None:
 def text(name: str, reports: Sequence[Report]) -> str:
     """The page of a measurement."""
     parts = [
-        f"# {reports[0].adapter}, {reports[0].implementation}\n",
+        f"# {reports[0].adapter}, {reports[0].implementation}, {reports[0].date.partition(' ')[0]}\n",
         f'<a href="{name}-report.html">The same with rooflines and bars</a>, as `oplet bench --html` makes it.\n',
     ]
     for report in reports:
