@@ -68,6 +68,8 @@ def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
         ("org.other.Scale", "did you mean 'com.acme.Scale'?"),
         ("com.microsoft.FusedGemm", "pip install oplet-fused-gemm"),
         ("com.microsoft.PackedMultiHeadAttention", "pip install oplet-packed-mha"),
+        ("\n", "an op id is a domain and a name, such as com.microsoft.FusedGemm"),
+        ("gemm; rm -r", "an op id is a domain and a name, such as com.microsoft.FusedGemm"),
         # A command would install what anyone may have put there.
         ("com.acme.Gate", "look for a package that offers it, by convention oplet-acme-gate"),
         ("org.example.PackedMHA", "look for a package that offers it, by convention oplet-example-packed-mha"),

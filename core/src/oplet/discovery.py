@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from oplet.errors import InputError
+from oplet.manifest import OP_ID
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -112,6 +113,8 @@ def advice_to_install(op: str) -> str:
     """
     if dist := _OWN.get(op):
         return f"pip install {dist}"
+    if not OP_ID.match(op):
+        return "an op id is a domain and a name, such as com.microsoft.FusedGemm"
     return f"look for a package that offers it, by convention {conventional_name(op)}"
 
 
