@@ -66,6 +66,25 @@ def test_more_than_65535_workgroups(registry: oplet.Registry) -> None:
     check_some(registry, arrays, "packed_rows_scalar")
 
 
+@pytest.mark.parametrize("left", [1e-2, 1e-4])
+def test_an_epsilon_that_cancels_the_mean_square(left: float, registry: oplet.Registry) -> None:
+    arrays = inputs(np.random.default_rng(4), (1, 50, 2, 40), np.float32)
+    for name in ("keyT", "queryT"):
+        mean = np.square(arrays[name], dtype=np.float64).mean(-1, keepdims=True)
+        arrays[name] = (arrays[name] * np.sqrt((1 + left) / mean)).astype(np.float32)
+    outputs = ("outputT", "gatedValueNormedT")
+    op = registry[OP]
+    specs = {name: oplet.TensorSpec.of(array) for name, array in arrays.items()}
+    request = op.bind(specs, {"epsilon": -1.0}, outputs)
+    got = registry.run(OP, **arrays, attrs={"epsilon": -1.0}, outputs=outputs)
+    want, allowed = op.reference(request, arrays), scale(request, arrays)
+    tolerance = SUITE.tolerance["float32"]
+    for name, tensor in zip(outputs, got, strict=True):
+        # The second output's own mean square is far from cancelling, or its root is of a number below 0: NaN.
+        mismatch = compare(tensor.numpy(), want[name], tolerance, allowed[name])
+        assert mismatch is None, mismatch.describe(name, tolerance)
+
+
 def test_second_output_alone(registry: oplet.Registry) -> None:
     arrays = inputs(np.random.default_rng(3), (2, 3, 2, 40), np.float32)
     _, want = registry.run(OP, **arrays, outputs=("output", "gated_value_normed"))

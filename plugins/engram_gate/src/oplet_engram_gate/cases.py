@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import oplet
 
-from oplet_engram_gate.reference import dot_product, engram_gate, gate, inverse_rms
+from oplet_engram_gate.reference import dot_product, engram_gate, gate, inverse_rms, steepness
 from oplet_engram_gate.shapes import Rows
 
 #: error of a float32 sum relative to the sum of magnitudes; rtol of test.json
@@ -122,7 +122,7 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
             rounded = gated.astype(rows.dtype).astype(np.float64)
             inverse = inverse_rms(rounded, epsilon)
             of_row = (np.abs(rounded) * edge).sum(-1, keepdims=True) / np.float64(rows.hidden) * inverse**2
-            normed = np.abs(engram_gate(request, arrays)["gatedValueNormedT"])
+            normed = np.abs(engram_gate(request, arrays)["gatedValueNormedT"]) * steepness(rounded, epsilon)
             own = edge * inverse * np.abs(wide["convNormScaleT"])
             scales["gatedValueNormedT"] = normed + (own + normed * of_row) / _ROUNDING
     return scales

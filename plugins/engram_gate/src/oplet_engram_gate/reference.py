@@ -33,7 +33,8 @@ def dot_product(wide: Mapping[str, np.ndarray], epsilon: float) -> tuple[np.ndar
     key, query = wide["keyT"], wide["queryT"]
     factor = inverse_rms(key, epsilon) * inverse_rms(query, epsilon) / np.sqrt(np.float64(key.shape[-1]))
     terms = key * wide["keyNormScaleT"] * query * wide["queryNormScaleT"]
-    return terms.sum(-1) * factor[..., 0], np.abs(terms).sum(-1) * factor[..., 0]
+    carried = np.maximum(steepness(key, epsilon), steepness(query, epsilon))
+    return terms.sum(-1) * factor[..., 0], (np.abs(terms).sum(-1, keepdims=True) * factor * carried)[..., 0]
 
 
 def inverse_rms(rows: np.ndarray, epsilon: float) -> np.ndarray:
@@ -41,6 +42,13 @@ def inverse_rms(rows: np.ndarray, epsilon: float) -> np.ndarray:
     mean = np.square(rows).sum(-1, keepdims=True) / np.float64(rows.shape[-1])
     inverse: np.ndarray = 1 / np.sqrt(mean + epsilon)
     return inverse
+
+
+def steepness(rows: np.ndarray, epsilon: float) -> np.ndarray:
+    """How many times over `inverse_rms` carries the rounding of a mean square: more than once if epsilon is below 0."""
+    mean = np.square(rows).sum(-1, keepdims=True) / np.float64(rows.shape[-1])
+    steep: np.ndarray = np.fmax(mean / np.abs(mean + epsilon), 1)
+    return steep
 
 
 def gate(dot: np.ndarray) -> np.ndarray:
