@@ -72,6 +72,7 @@ def test_an_epsilon_that_cancels_the_mean_square(left: float, registry: oplet.Re
     for name in ("keyT", "queryT"):
         mean = np.square(arrays[name], dtype=np.float64).mean(-1, keepdims=True)
         arrays[name] = (arrays[name] * np.sqrt((1 + left) / mean)).astype(np.float32)
+    arrays["keyNormScaleT"] *= np.float32(left)  # or the gates would all be 0 and 1
     outputs = ("outputT", "gatedValueNormedT")
     op = registry[OP]
     specs = {name: oplet.TensorSpec.of(array) for name, array in arrays.items()}
