@@ -135,8 +135,8 @@ class Meter:
     def at_full_clock(self, passes: Sequence[Sequence[_Run]]) -> list[float]:
         """Seconds of each pass, right after a busy period in the same submit.
 
-        A GPU that waits for the host between runs does not reach its clock: 8 short layers in a pass, one submit after
-        the other, took 37 or 110 µs each on an H200, as fast or slow as the host was.
+        A GPU that waits for the host between runs may not reach its clock: 8 short layers in a pass, submitted with
+        nothing before them, read 37 µs each on one H200, and 110 on another, whose host was half as fast.
         """
         busy: list[list[_Run]] = [[(self._fma, self._fma_buffers)]] * self._busy_runs
         return self._times([*busy, *passes])[len(busy) :]
