@@ -126,6 +126,14 @@ def test_reasons(op: Op, changes, request_of, reason: str | None) -> None:
     assert found is None if reason is None else reason in str(found)
 
 
+def size_of(kind: str) -> int:
+    """Bytes of a WGSL type in workgroup memory, with the constants of the template."""
+    if array := re.fullmatch(r"array<(.*), (\w+)>", kind):
+        count = {"KEYS": "32", "INVOCATIONS": "128"}.get(array[2], array[2])
+        return size_of(array[1]) * int(count)
+    return {"vec4<u32>": 16, "u32": 4, "Tiles": 12, "atomic<u32>": 4}[kind]
+
+
 @pytest.mark.parametrize(
     ("head", "value", "extra"), [(64, 64, False), (128, 128, True), (24, 40, True), (8, 128, True)]
 )
@@ -142,12 +150,7 @@ def test_the_memory_that_is_reckoned_with_is_what_the_shader_takes(op: Op, head:
         params=params,
         caps=CARD,
     )
-    names = {"KEYS": 32, "INVOCATIONS": 128}
-    sizes = {"vec4<u32>": 16, "u32": 4, "Tiles": 12, "atomic<u32>": 4}
-    taken = 0
-    for kind in re.findall(r"^var<workgroup> \w+: (.*);", shader.wgsl, re.MULTILINE):
-        array = re.fullmatch(r"array<(.*), (\w+)>", kind)
-        taken += sizes[array[1]] * int(names.get(array[2], array[2])) if array else sizes[kind]
+    taken = sum(size_of(kind) for kind in re.findall(r"^var<workgroup> \w+: (.*);", shader.wgsl, re.MULTILINE))
     config = matrices.config_for(CARD)
     assert config is not None
     assert matrices.tile_for(CARD).storage(Attention.of(request), config, 32) == taken
