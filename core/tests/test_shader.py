@@ -190,6 +190,7 @@ def test_ranges_hold_each_workgroup_once_whatever_is_folded(workgroups: int, mos
 def test_ranges_are_about_equal_and_no_more_than_needed() -> None:
     assert list(ranges(100, 0, 1, 65535)) == [(0, 100)]
     assert list(ranges(100, 700, 700, 65535)) == [(0, 100)]
+    assert list(ranges(200_000, 700, 700, 65535)) == [(0, 200_000)], "one dispatch is folded with a surplus"
     assert list(ranges(100, 700, 699, 65535)) == [(0, 50), (50, 50)]
     assert list(ranges(3, 700, 1, 65535)) == [(0, 1), (1, 1), (2, 1)], "a workgroup is not split"
     rows = [(0, 65535), (65535, 65535), (131070, 65535), (196605, 3395)]

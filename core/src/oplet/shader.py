@@ -76,7 +76,7 @@ def ranges(workgroups: int, operations: int, most: int, limit: int) -> Iterator[
         count = max(workgroups * most // operations, 1)
         count = -(-workgroups // -(-workgroups // count))
     for row in (limit * limit, limit):
-        if count > row:
+        if row < count < workgroups:
             count -= count % row
             break
     for first in range(0, workgroups, count):

@@ -61,15 +61,15 @@ class Tiling:
     @property
     def prepare_storage(self) -> int:
         """Bytes of workgroup memory of chunk_prepare."""
-        teams = self.chunk // 16
+        teams = 2
         planes = max(16, teams * self.chunk // 4)
-        return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + teams)
+        return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + teams) + launches.ORDER_STORAGE
 
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of the scan."""
         vectors = (self.width + self.chunk + 2) * self.pieces * 16
-        return vectors + 8 * self.width * self.chunk + 4 * self.threads
+        return vectors + 8 * self.width * self.chunk + 4 * self.threads + launches.ORDER_STORAGE
 
     @property
     def record(self) -> int:
@@ -129,7 +129,8 @@ class WideTiling(Tiling):
     @property
     def scan_storage(self) -> int:
         """Bytes of workgroup memory of the scan."""
-        return 16 * self.chunk * (2 * self.pieces + self.width // 4) + 4 * (self.record + self.threads)
+        vectors = self.chunk * (2 * self.pieces + self.width // 4)
+        return 16 * vectors + 4 * (self.record + self.threads) + launches.ORDER_STORAGE
 
     def choices(self, caps: oplet.Capabilities, *, subgroups: bool) -> dict[str, ContextValue]:
         """What the scan's template is written for."""

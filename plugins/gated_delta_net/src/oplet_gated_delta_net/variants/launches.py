@@ -44,6 +44,9 @@ _ABSENT = oplet.TensorSpec((4,), "float32")
 #: multiple of every chunk.
 STRETCH = 1 << 14
 
+#: bytes of workgroup memory that `in_order` of requests.wgsl.jinja takes, each of its variables rounded up to 16
+ORDER_STORAGE = 32
+
 #: invocations of a workgroup of precompute_gates
 _GATES_WORKGROUP = 64
 

@@ -95,7 +95,7 @@ def _stage(delta: Delta, layout: Rows, caps: oplet.Capabilities) -> int | None:
     """Tokens to stage, or None where not even the fewest fit."""
     width = layout.lanes * layout.parts
     token = 16 * width * (3 if delta.per_key else 2) + 8 * layout.height + 20
-    fixed = 4 * layout.workgroup
+    fixed = 4 * layout.workgroup + launches.ORDER_STORAGE
     if not layout.subgroups:
         fixed += 2 * 2 * layout.rows * layout.workgroup * 4
     for stage in _CPU_STAGES if caps.adapter.is_cpu else _STAGES:
