@@ -21,8 +21,8 @@ def _fla(case: PeerCase, *, chunked: bool) -> Peer:
         raise RuntimeError("no CUDA device")
     delta = Delta.of(case.request)
     plain = delta.decays and delta.retrieves and delta.gate == "none" and not (delta.per_key or delta.beta_sigmoid)
-    if not plain or len(delta.lead) != 2 or delta.capacity:
-        raise RuntimeError("only cases of rank 4 with the rule gated_delta and plain gates")
+    if not plain or not (len(delta.lead) == 2 or delta.ragged) or delta.capacity:
+        raise RuntimeError("only cases of rank 4 or with cu_seqlens, the rule gated_delta and plain gates")
     if chunked and delta.longest == 1:
         raise RuntimeError("only for more than one token")
     if not chunked and delta.longest > _FEW_TOKENS:
@@ -36,7 +36,9 @@ def _fla(case: PeerCase, *, chunked: bool) -> Peer:
     }
 
     def tensor(name: str, dtype: Any) -> Any:
-        return torch.from_numpy(case.arrays[name]).cuda().to(dtype)
+        # Its sequences of unequal length are a batch of one.
+        array = case.arrays[name][None] if delta.ragged and name != "initialStateT" else case.arrays[name]
+        return torch.from_numpy(array).cuda().to(dtype)
 
     def prepare() -> Callable[[], object]:
         # Its kernels are for 16 bits: cases of both dtypes are timed against its float16. So it compiles and tunes once
@@ -44,7 +46,8 @@ def _fla(case: PeerCase, *, chunked: bool) -> Peer:
         tokens = [tensor(name, torch.float16) for name in ("queryT", "keyT", "valueT")]
         gates = {"g": tensor("decayT", torch.float32), "beta": tensor("betaT", torch.float16)}
         state = tensor("initialStateT", torch.float32) if delta.initial else None
-        return lambda: function(*tokens, **gates, initial_state=state, **known)
+        offsets = torch.from_numpy(case.arrays["cuSeqlensT"]).cuda() if delta.ragged else None
+        return lambda: function(*tokens, **gates, initial_state=state, cu_seqlens=offsets, **known)
 
     return timed_on_cuda(case, prepare)
 

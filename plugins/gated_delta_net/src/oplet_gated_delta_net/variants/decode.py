@@ -50,7 +50,7 @@ def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, s
     return launches.for_recurrent(request, delta)
 
 
-def yields(delta: Delta) -> str | None:
+def yields(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     """Why another one is expected to be faster."""
     if delta.tokens > MOST_TOKENS * delta.batch:
         return f"for at most {MOST_TOKENS} tokens a request; these have {delta.tokens / max(delta.batch, 1):.4g}"

@@ -74,7 +74,7 @@ def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, s
     return None
 
 
-def yields(delta: Delta) -> str | None:
+def yields(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     """Why another one is expected to be faster."""
     if delta.tokens <= decode.MOST_TOKENS * delta.batch:
         return f"staging does not pay for {delta.tokens / max(delta.batch, 1):.4g} tokens a request"

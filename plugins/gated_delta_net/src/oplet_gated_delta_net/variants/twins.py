@@ -22,7 +22,7 @@ class Kernel(Protocol):
     def rejects(self, request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
         """Why it cannot serve a call, beyond what holds for all kernels."""
 
-    def yields(self, delta: Delta) -> str | None:
+    def yields(self, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
         """Why another one is expected to be faster."""
 
 
@@ -44,6 +44,6 @@ def _variant(name: str, kernel: Kernel, doc: str, *, subgroups: bool) -> oplet.V
     def yields(request: oplet.Request, caps: oplet.Capabilities) -> str | None:
         if not subgroups and "subgroups" in caps.features:
             return "the device has subgroups"
-        return kernel.yields(Delta.of(request))
+        return kernel.yields(Delta.of(request), caps, subgroups=subgroups)
 
     return oplet.Variant(name, plan, rejects, yields, doc)
