@@ -17,8 +17,8 @@ from oplet_gated_delta_net.variants import launches, recurrent
 #: tokens of a request, on average, from which on it is the fastest: on an H200, 97 are level with `recurrent`
 FEWEST_TOKENS = 112
 
-#: the same with wide_scan, for one state: the square root of the states divides it. On an H200 about 64 tokens are level
-#: for 128 states, 45 for 256, 28 for 512 and 12 for 2048.
+#: the same with wide_scan, for one state: the square root of the states divides it. On an H200 about 64 tokens are
+#: level for 128 states, 45 for 256, 28 for 512 and 12 for 2048.
 FEWEST_WIDE_TOKENS = 724
 
 #: vec4s of keys that an invocation of chunk_scan fetches ahead at most; more of them spill
