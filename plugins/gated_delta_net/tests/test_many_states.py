@@ -138,3 +138,17 @@ def test_few_states_and_narrow_ones_are_not_its() -> None:
     assert scan(BATCH, 40) == "wide_scan.wgsl.jinja"
     assert scan(BATCH - 1, 40) == "chunk_scan.wgsl.jinja"
     assert scan(BATCH - 1, 65) == "chunk_scan.wgsl.jinja"  # two workgroups a state, and the second one nearly empty
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(11, "recurrent"), (12, "chunked"), (22, "chunked")])
+def test_the_more_states_there_are_the_fewer_tokens_are_enough(tokens: int, expected: str) -> None:
+    batch, heads = 128, 32  # 724 / √4096 = 11.3
+    inputs = {
+        "queryT": oplet.TensorSpec((batch, tokens, heads, DK), "float32"),
+        "keyT": oplet.TensorSpec((batch, tokens, heads, DK), "float32"),
+        "valueT": oplet.TensorSpec((batch, tokens, heads, DV), "float32"),
+        "decayT": oplet.TensorSpec((batch, tokens, heads), "float32"),
+        "betaT": oplet.TensorSpec((batch, tokens, heads), "float32"),
+        "initialStateT": oplet.TensorSpec((batch, heads, DV, DK), "float32"),
+    }
+    assert registry().explain(OP, **inputs).variant == expected

@@ -367,3 +367,19 @@ def test_refused_by_name(_: str, changes: dict[str, Any], attrs: dict[str, Any],
     first, *_rest, last = str(caught.value).split("\n")
     assert argument in first
     assert last
+
+
+def test_gates_too_large_to_compute_ahead_are_no_reason_for_a_failure_later() -> None:
+    device = oplet.open_device(features=[], limits="floor")
+    tokens, heads, keys = 8192, 32, 128  # gates of 135 MB, where a binding has at most 128 MiB
+    row = oplet.TensorSpec((tokens, heads, keys), "float32")
+    inputs = {
+        "queryT": row,
+        "keyT": row,
+        "valueT": oplet.TensorSpec((tokens, heads, 4), "float32"),
+        "decayT": row,
+        "betaT": oplet.TensorSpec((tokens, heads), "float32"),
+        "initialStateT": oplet.TensorSpec((1, heads, 4, keys), "float32"),
+    }
+    with pytest.raises(oplet.NoVariantError, match=r"recurrent_nosg.* gates are computed ahead.* 135266304 bytes"):
+        oplet.Registry(device=device).prewarm(OP, **inputs)

@@ -47,7 +47,7 @@ def _step(delta: Delta, caps: oplet.Capabilities) -> Rows | None:
 
 def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     """Why it cannot serve a call."""
-    return launches.for_recurrent(request, delta)
+    return launches.for_recurrent(request, delta) or launches.large_gates(delta, len(TENSORS), caps)
 
 
 def yields(delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:

@@ -171,10 +171,13 @@ def clear_workgroups(delta: Delta, workgroup: int) -> int:
     return -(-delta.tokens // workgroup) if delta.ragged else 0
 
 
+def _gates_spec(delta: Delta) -> oplet.TensorSpec:
+    return oplet.TensorSpec((delta.tokens, delta.hv, (delta.dk if delta.per_key else 1) + 1), "float32")
+
+
 def gates(request: oplet.Request, delta: Delta) -> tuple[oplet.Launch | None, dict[str, tuple[oplet.TensorSpec, str]]]:
     """The launch that computes gates ahead, and the scratch that it fills."""
-    width = (delta.dk if delta.per_key else 1) + 1
-    spec = oplet.TensorSpec((delta.tokens, delta.hv, width), "float32")
+    spec = _gates_spec(delta)
     own = {"gates": (spec, "f32")}
     if not spec.size:
         return None, own
@@ -238,6 +241,19 @@ def for_recurrent(request: oplet.Request, delta: Delta) -> str | None:
         return "a decay of each key dimension is for recurrent"
     if "stateUpdateT" in request.outputs:
         return "the capture of state updates is for recurrent"
+    return None
+
+
+def large_gates(delta: Delta, buffers: int, caps: oplet.Capabilities) -> str | None:
+    """Why a kernel of so many storage buffers cannot have its gates, if they are computed ahead and are too large."""
+    if not lack_of_buffers(buffers + len(GATE_INPUTS), caps):
+        return None
+    needed, allowed = _gates_spec(delta).nbytes, caps.limits["maxStorageBufferBindingSize"]
+    if needed > allowed:
+        return (
+            f"with {caps.limits['maxStorageBuffersPerShaderStage']} storage buffers its gates are computed ahead, "
+            f"which take {needed} bytes, and the device allows {allowed} (maxStorageBufferBindingSize)"
+        )
     return None
 
 

@@ -66,7 +66,8 @@ def plan(
 
 def rejects(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subgroups: bool) -> str | None:
     """Why it cannot serve a call."""
-    if reason := launches.lack_of_buffers(len(_tensors(request, delta)) + 1, caps):
+    tensors = len(_tensors(request, delta))
+    if reason := launches.lack_of_buffers(tensors + 1, caps) or launches.large_gates(delta, tensors, caps):
         return reason
     if _stage(delta, _layout(delta, caps, subgroups=subgroups), caps) is None:
         allowed = caps.limits["maxComputeWorkgroupStorageSize"]
