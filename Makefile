@@ -1,5 +1,5 @@
 # make demo      the first op, on this machine, on real data
-# make test      lint, type check and every test, on each WebGPU implementation
+# make test      lint, type check and every test on wgpu, those of the packages on Dawn too
 # make oracles   records anew what torch and transformers compute, which some tests compare with
 #
 # The first two prepare what they need: .venv, and a software Vulkan driver where the machine has no GPU driver. The
