@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import acme_scale
+import attrs
 import numpy as np
 import oplet
 import pytest
@@ -233,6 +234,35 @@ def test_a_tensor_that_was_not_filled_can_be_filled_yet(registry: oplet.Registry
     else:
         with registry.batch():
             registry.run(SCALE, X=3 * ONES, out={"Y": out})
+    np.testing.assert_array_equal(out.numpy(), 6 * ONES)
+
+
+@pytest.mark.parametrize("again", ["run", "batch"])
+@pytest.mark.parametrize("refused", ["scratch", "commands"])
+def test_a_refused_run_leaves_a_tensor_that_was_not_filled_as_it_was(
+    device: oplet.Device, monkeypatch: pytest.MonkeyPatch, again: str, refused: str
+) -> None:
+    def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
+        return [attrs.evolve(one, scratch={"spare": request.inputs["X"]}) for one in acme_scale.plan(request, caps)]
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise (
+            oplet.OutOfMemoryError("no memory left") if refused == "scratch" else device._gpu_error("no more commands")
+        )
+
+    registry = oplet.Registry(device=device, discover=False)
+    registry.register(SCALE, acme_scale.with_variants(oplet.Variant("spare", plan)))
+    x, out = registry.tensor(3 * ONES), registry.empty(ONES.shape)
+    discarded(registry, out)
+    with registry.batch() if again == "batch" else contextlib.nullcontext():
+        with monkeypatch.context() as patch:
+            place, name = (device.pool, "take") if refused == "scratch" else (device.gpu, "create_command_encoder")
+            patch.setattr(place, name, refuse)
+            with pytest.raises(DeviceError, match="no m"):
+                registry.run(SCALE, X=x, out={"Y": out})
+        with pytest.raises(DeviceError, match="discarded"):
+            out.numpy()
+        registry.run(SCALE, X=x, out={"Y": out})
     np.testing.assert_array_equal(out.numpy(), 6 * ONES)
 
 

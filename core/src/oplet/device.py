@@ -313,24 +313,26 @@ class Device:
             for index, buffer in enumerate(buffers):
                 if buffer is None or buffer.pending is None:
                     continue
-                if index in program.writes and buffer.pending.state == "discarded":
-                    buffer.pending = None  # filled after all
-                else:
+                # What a discarded batch was to fill may be an output: this run fills it.
+                if index not in program.writes or buffer.pending.state != "discarded":
                     self.settle(buffer, flush=False)
             held = self._hold(program, buffers)
             try:
                 groups = [self._bind_group(program, step, held) for step in program.steps]
                 batch = current_batch(self)
-                if batch is None:
+                recording = None if batch is None else batch.recording
+                if recording is None:
                     self._submit(program, groups)
-                    return
-                self._record(batch.recording, program, groups)
+                else:
+                    self._record(recording, program, groups)
             except self._gpu_error as error:
                 users = [name for name, buffer in zip(program.names, held, strict=True) if buffer.external]
                 raise self._fault(error, f"{program.plan.op}: {', '.join(users)}") from error
-            batch.recording.keep += held
+            if recording is not None:
+                recording.keep += held
+            # Not before: of a run that is refused, an output that no batch has filled still is not.
             for index in program.writes:
-                held[index].pending = batch.recording
+                held[index].pending = recording
 
     def _hold(self, program: Program, buffers: Sequence[Buffer | None]) -> list[Buffer]:
         take = self.pool.take
