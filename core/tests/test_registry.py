@@ -48,6 +48,25 @@ def test_registering_again_replaces(device: oplet.Device) -> None:
         registry.run(SCALE, X=ONES)
 
 
+def test_a_call_made_ready_while_its_op_is_replaced_is_not_remembered(device: oplet.Device) -> None:
+    planning, replaced = threading.Event(), threading.Event()
+
+    def plan(request: oplet.Request, caps: oplet.Capabilities) -> list[oplet.Launch]:
+        planning.set()
+        assert replaced.wait(60)
+        return acme_scale.plan(request, caps)
+
+    registry = with_plugin(device, acme_scale.with_variants(Variant("old", plan)))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(registry.run, SCALE, X=ONES)
+        assert planning.wait(60)
+        registry.register(SCALE, acme_scale.with_variants())
+        replaced.set()
+        np.testing.assert_array_equal(running.result().numpy(), 2 * ONES)
+    with pytest.raises(oplet.NoVariantError):
+        registry.run(SCALE, X=ONES)
+
+
 def test_a_plugin_that_breaks_the_contract_is_not_registered() -> None:
     registry = oplet.Registry(discover=False)
     registry.register(SCALE, acme_scale)

@@ -457,9 +457,10 @@ class Registry:
             call = self._prepare(op, attributes, out, outputs, variant, inputs)
             if key is not None:
                 with self._lock:
-                    self._calls[key] = call
-                    if len(self._calls) > MAX_CALLS:
-                        self._calls.popitem(last=False)
+                    if self._ops.get(op) is call.op:  # `register` may have replaced it meanwhile
+                        self._calls[key] = call
+                        if len(self._calls) > MAX_CALLS:
+                            self._calls.popitem(last=False)
         elif len(self._calls) > MAX_CALLS // 2:
             # With fewer calls none is near its end, and this costs more than finding it did.
             with self._lock:
