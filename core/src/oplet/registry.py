@@ -435,7 +435,7 @@ class Registry:
         loaded = self[op]
         specs = _specs(loaded, inputs, data=False)
         if variant == REFERENCE:
-            loaded.bind(specs, attrs, outputs)
+            loaded.infer(loaded.bind(specs, attrs, outputs))
             return
         # Tensors without data stand in, so that a call with tensors finds itself planned.
         stand_ins = {name: Tensor(spec, None, None) for name, spec in specs.items()}
