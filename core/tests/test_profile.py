@@ -14,7 +14,7 @@ import numpy as np
 import oplet
 import pytest
 from oplet import DeviceError
-from oplet.profile import DISPATCHES, MAX_UNREAD, DispatchTime, Profile
+from oplet.profile import MAX_DISPATCHES, MAX_UNREAD, DispatchTime, Profile
 
 SCALE = acme_scale.ID
 ONES = np.ones((4, 3), np.float32)
@@ -80,14 +80,19 @@ def test_nested_profiles(registry: oplet.Registry) -> None:
     assert grids(outer) == [1, 2, 3]
 
 
-def test_more_dispatches_than_query_sets_hold(registry: oplet.Registry) -> None:
+def test_more_dispatches_than_query_sets_hold(registry: oplet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = registry.device.gpu
+    make, sets = gpu.create_query_set, []
+    monkeypatch.setattr(gpu, "create_query_set", lambda **how: sets.append(how["count"]) or make(**how))
     with registry.profile() as profile:
         with registry.batch():
-            for _ in range(DISPATCHES + 5):
+            for _ in range(MAX_DISPATCHES + 5):
                 double(registry, 1)
+        assert 1 < len(sets) < MAX_UNREAD, "a large batch does not take all that there are"
         for _ in range(MAX_UNREAD + 5):
             double(registry, 2)
-    assert grids(profile) == [1] * (DISPATCHES + 5) + [2] * (MAX_UNREAD + 5)
+    assert grids(profile) == [1] * (MAX_DISPATCHES + 5) + [2] * (MAX_UNREAD + 5)
+    assert max(sets) <= 4096, "what WebGPU allows"
 
 
 def test_what_an_exception_discards_is_not_measured(registry: oplet.Registry) -> None:

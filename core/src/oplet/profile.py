@@ -15,8 +15,12 @@ from oplet.timestamps import Timestamps
 if TYPE_CHECKING:
     from oplet.device import Device, Program
 
-#: dispatches that a query set has room for
+#: dispatches that a submit's first query set has room for: most submits are one run, and room takes time to make.
+#: Each further one has room for twice as many as the one before.
 DISPATCHES = 128
+
+#: dispatches that a query set has room for at most: WebGPU allows 4096 queries, and each takes two
+MAX_DISPATCHES = 2048
 
 #: query sets that may wait to be read; Metal allows 32 in all
 MAX_UNREAD = 16
@@ -215,7 +219,8 @@ class Stamps:
 
     def _with_room(self) -> _Unread:
         if not self.unread or self.unread[-1].timestamps.full:
-            self.unread.append(_Unread(Timestamps(self.profile.device.gpu, DISPATCHES)))
+            room = min(DISPATCHES << len(self.unread), MAX_DISPATCHES)
+            self.unread.append(_Unread(Timestamps(self.profile.device.gpu, room)))
         return self.unread[-1]
 
     def resolve(self, encoder: Any) -> None:
