@@ -1,11 +1,14 @@
 """metadata.json: written by one command, compared without importing the plugin."""
 
+import email
 import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import attrs
 import oplet
@@ -62,6 +65,30 @@ def test_the_authors_provenance_is_kept(folder: Path) -> None:
     path.write_text(json.dumps(document))
     write(oplet.Registry()[OP], offer())
     assert json.loads(path.read_text())["provenance"]["test.json"] == "computed by hand"
+
+
+@pytest.mark.parametrize(
+    ("fields", "license_"),
+    [
+        ("License-Expression: MIT\nLicense: Apache\n", "MIT"),
+        ("License: Apache\n", "Apache"),
+        ("License: \n", metadata.NO_LICENSE),
+        ("", metadata.NO_LICENSE),
+    ],
+)
+def test_the_license_is_the_distributions_if_it_has_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fields: str, license_: str
+) -> None:
+    class Later(Message):
+        def __getitem__(self, name: str) -> Any:
+            if name not in self:
+                raise KeyError(name)  # as later Pythons do
+            return super().__getitem__(name)
+
+    read = email.message_from_string(f"Metadata-Version: 2.4\n{fields}", Later)
+    monkeypatch.setattr("importlib.metadata.metadata", lambda dist: read)
+    (folder / "metadata.json").unlink()  # whose own word would count
+    assert build(oplet.Registry()[OP], offer()).provenance["license"] == license_
 
 
 def test_every_difference_is_named(folder: Path) -> None:

@@ -57,7 +57,9 @@ def _license(offer: Offer) -> str:
     from importlib.metadata import metadata
 
     fields = metadata(offer.dist)
-    return fields["License-Expression"] or fields["License"] or NO_LICENSE
+    # Only where it is there: of a field that is missing, later Pythons raise KeyError.
+    given = (fields[name] for name in ("License-Expression", "License") if name in fields)
+    return next(filter(None, given), NO_LICENSE)
 
 
 def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
