@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import attrs
 import oplet
-from oplet.capabilities import FEATURES, FLOOR, Adapter, Capabilities, SubgroupMatrixConfig
+from oplet.capabilities import FEATURES, FLOOR
 from oplet.manifest import Attribute, Manifest, Port
 from oplet.op import Op
+from oplet.testing.pretended import LARGE, SUBGROUP_SIZES, pretended
 from oplet.testing.suite import Suite
 
 HERE = Path(__file__).parent
 PLUGINS = HERE.parent / "plugins"
-
-#: more than any device allows
-_LIMITS = {name: value if name.startswith("min") else 1 << 40 for name, value in FLOOR.items()}
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -144,19 +140,19 @@ def variants(op: Op) -> Iterator[tuple[str, str, str]]:
     """
     requests = list(_requests(op))
     for variant in op.variants:
-        whole = [request for request in requests if _serves(variant, request, lambda device: device)]
+        whole = [request for request in requests if _serves(variant, request)]
         if not whole:
             raise RuntimeError(f"{op.id}: {variant.name} rejects every test case on every device thought of")
         calls = random.Random(0).sample(whole, min(len(whole), 60))
         needs = []
         for feature in FEATURES:
-            kept = [request for request in calls if _serves(variant, request, partial(without, feature=feature))]
+            kept = [request for request in calls if _serves(variant, request, without=feature)]
             if not kept:
                 needs.append(f"`{feature}`")
             elif len(kept) < len(calls):
                 dtypes = _dtypes(request for request in calls if request not in kept) - _dtypes(kept)
                 needs.append(f"`{feature}` for {', '.join(sorted(dtypes)) or 'some calls'}")
-        floor = sum(_serves(variant, request, partial(attrs.evolve, limits=FLOOR)) for request in calls)
+        floor = sum(_serves(variant, request, limits=FLOOR) for request in calls)
         if floor < len(calls):
             needs.append("more than WebGPU's lowest limits" + (" for some calls" if floor else ""))
         yield f"`{variant.name}`", ", ".join(needs), variant.doc
@@ -179,39 +175,17 @@ def _requests(op: Op) -> Iterator[oplet.Request]:
                 yield op.bind(changed, case.attrs, tuple(case.outputs) if case.outputs else None)
 
 
-def _serves(variant: oplet.Variant, request: oplet.Request, change: Callable[[Capabilities], Capabilities]) -> bool:
-    return any(variant.rejects(request, change(device)) is None for device in DEVICES)
+def _serves(
+    variant: oplet.Variant, request: oplet.Request, without: str = "", limits: Mapping[str, int] = LARGE
+) -> bool:
+    """Whether it does on a device of any kind that lacks no feature but one."""
+    features = frozenset(FEATURES) - {without}
+    devices = (pretended(features, size, limits=limits) for size in SUBGROUP_SIZES)
+    return any(variant.rejects(request, device) is None for device in devices)
 
 
 def _dtypes(requests: Iterable[oplet.Request]) -> set[str]:
     return {spec.dtype for request in requests for spec in request.inputs.values()}
-
-
-def without(device: Capabilities, feature: str) -> Capabilities:
-    """A device as it would be without a feature."""
-    return attrs.evolve(
-        device,
-        features=device.features - {feature},
-        subgroup_size=0 if feature == "subgroups" else device.subgroup_size,
-        subgroup_matrix_configs=() if feature == "subgroup-matrix" else device.subgroup_matrix_configs,
-    )
-
-
-def _device(subgroup_size: int, side: int) -> Capabilities:
-    """A device that lacks nothing, with square subgroup matrices."""
-    types = (("f16", "f16"), ("f16", "f32"), ("f32", "f32"))
-    return Capabilities(
-        features=frozenset(FEATURES),
-        limits=_LIMITS,
-        subgroup_size=subgroup_size,
-        subgroup_matrix_configs=tuple(SubgroupMatrixConfig(*pair, side, side, side) for pair in types),
-        dialect="tint",
-        adapter=Adapter("", "", "Vulkan", is_cpu=False),
-    )
-
-
-#: devices of several kinds that lack nothing: what none of these can serve is not a matter of features
-DEVICES = (_device(32, 16), _device(8, 8), *(_device(size, 16) for size in (4, 8, 16, 64)))
 
 
 # Markdown --------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 
-import attrs
 import oplet
 import pytest
 from environments import PACKAGES, ROOT, entries
@@ -74,15 +73,6 @@ def test_what_a_variant_needs_is_found_out(pages: dict[str, str]) -> None:
     assert needs["tiled_scalar"] == "`shader-f16` for float16"
     assert needs["skinny"] == "`subgroups`, `shader-f16` for float16"
     assert needs["subgroup_matrix"].startswith("`shader-f16`, `subgroup-matrix`")
-
-
-def test_a_device_without_a_feature_has_nothing_of_it_left() -> None:
-    device = op_pages.DEVICES[0]
-    assert op_pages.without(device, "subgroups").subgroup_size == 0
-    matrixless = op_pages.without(device, "subgroup-matrix")
-    assert matrixless == attrs.evolve(
-        device, features=device.features - {"subgroup-matrix"}, subgroup_matrix_configs=()
-    )
 
 
 def test_a_measurement_becomes_a_page_and_a_report(tmp_path: Path) -> None:

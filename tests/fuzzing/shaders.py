@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 
 import attrs
 from oplet import Registry, Request, TensorSpec, open_device
 from oplet.bench import read_cases
-from oplet.capabilities import FLOOR, Capabilities, SubgroupMatrixConfig
+from oplet.capabilities import FLOOR, Capabilities
 from oplet.errors import InputError
 from oplet.op import Op
 from oplet.shader import FOLD_PARAMS, PARAM_TYPES, Shader
+from oplet.testing.pretended import LARGE, SUBGROUP_SIZES, pretended
 from oplet.testing.suite import Suite
 from oplet.variant import Launch
 
 from fuzzing.child import Now, Report
-
-#: sizes of subgroups that GPUs have: llvmpipe 8, Intel 16, NVIDIA 32, AMD 64
-SUBGROUPS = (8, 16, 32, 64)
-
-#: what GPUs multiply at once
-CONFIGS = tuple(
-    SubgroupMatrixConfig("f16", result, *shape)
-    for result in ("f16", "f32")
-    for shape in ((16, 16, 16), (16, 8, 16), (16, 8, 8), (8, 8, 8))
-)
-
-#: limits of a GPU
-LARGE = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
 
 
 @attrs.frozen(eq=False)
@@ -131,29 +120,14 @@ def _requests(op: Op) -> Iterator[Request]:
 
 
 def _few_kinds(caps: Capabilities) -> list[Capabilities]:
-    return [caps, _bare(caps, FLOOR, is_cpu=True), _like(caps, 32, LARGE, is_cpu=False)]
+    bare = pretended(features=(), limits=FLOOR, dialect=caps.dialect, is_cpu=True)
+    return [caps, bare, pretended(caps.features, dialect=caps.dialect)]
 
 
 def _kinds(caps: Capabilities) -> Iterator[Capabilities]:
     yield caps
     for limits in (FLOOR, LARGE):
         for is_cpu in (True, False):
-            yield _bare(caps, limits, is_cpu=is_cpu)
-            yield from (_like(caps, size, limits, is_cpu=is_cpu) for size in SUBGROUPS)
-
-
-def _bare(caps: Capabilities, limits: Mapping[str, int], *, is_cpu: bool) -> Capabilities:
-    """A device without features."""
-    adapter = attrs.evolve(caps.adapter, is_cpu=is_cpu)
-    return Capabilities(frozenset(), limits, 0, (), caps.dialect, adapter)
-
-
-def _like(caps: Capabilities, subgroup_size: int, limits: Mapping[str, int], *, is_cpu: bool) -> Capabilities:
-    """A device with the features of another."""
-    return attrs.evolve(
-        caps,
-        limits=limits,
-        subgroup_size=subgroup_size if "subgroups" in caps.features else 0,
-        subgroup_matrix_configs=CONFIGS if "subgroup-matrix" in caps.features else (),
-        adapter=attrs.evolve(caps.adapter, is_cpu=is_cpu),
-    )
+            kind = partial(pretended, limits=limits, dialect=caps.dialect, is_cpu=is_cpu)
+            yield kind(features=())
+            yield from (kind(caps.features, size) for size in SUBGROUP_SIZES)

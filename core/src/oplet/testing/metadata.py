@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from oplet import strict
-from oplet.capabilities import FEATURES, FLOOR, Adapter, Capabilities, SubgroupMatrixConfig
+from oplet.capabilities import FLOOR, Capabilities, Dialect
 from oplet.discovery import Offer
 from oplet.errors import OpletError, PluginContractError
 from oplet.metadata import NAME, NO_LICENSE, Metadata, digests, locate, save
 from oplet.op import Op
 from oplet.testing.kit import Kit
+from oplet.testing.pretended import pretended
 
 
 def build(op: Op, offer: Offer) -> Metadata:
@@ -96,19 +98,12 @@ def _templates(op: Op, offer: Offer) -> dict[str, tuple[str, ...]]:
 
 def _every_device() -> list[Capabilities]:
     """Descriptions of devices that between them bring out every variant."""
-    poor = Capabilities(frozenset(), FLOOR, 0, (), "naga", Adapter("floor", "", "Vulkan", True))
-    configs = tuple(
-        SubgroupMatrixConfig("f16", result, *shape)
-        for result in ("f16", "f32")
-        for shape in ((16, 16, 16), (16, 8, 16), (16, 8, 8), (8, 8, 8))
-    )
-    limits = {name: value if name.startswith("min") else value * 4 for name, value in FLOOR.items()}
     return [
-        poor,
+        pretended(features=(), limits=FLOOR, dialect="naga", is_cpu=True),
         *(
-            Capabilities(frozenset(FEATURES), limits, size, configs, dialect, Adapter("rich", "", "Vulkan", is_cpu))
+            pretended(subgroup_size=size, dialect=dialect, is_cpu=is_cpu)
             for size in (8, 32)
-            for dialect in ("naga", "tint")
+            for dialect in get_args(Dialect)
             for is_cpu in (False, True)
         ),
     ]
