@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from oplet.errors import ManifestError
-from oplet.manifest import Attribute, Manifest, Port
+from oplet.manifest import RESERVED_NAMES, Attribute, Manifest, Port
 
 SCALE: dict[str, Any] = {
     "schema": 1,
@@ -57,6 +57,12 @@ def test_reads_every_field() -> None:
         Attribute("axis", "int", required=True),
     )
     assert manifest.types == {"T": ("float32", "float16")}
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+def test_an_attribute_may_be_named_as_a_keyword_of_run(name: str) -> None:
+    manifest = Manifest.parse(changed("attributes", 0, "name", to=name), "acme_scale")
+    assert manifest.attributes[0].name == name
 
 
 def test_ports_answer_to_both_names() -> None:

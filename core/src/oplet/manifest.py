@@ -13,7 +13,7 @@ from oplet import strict
 from oplet.errors import ManifestError
 from oplet.request import DTYPES
 
-#: keywords of `run`, which no input, output or attribute can take
+#: keywords of `run`, which no input or output can take; an attribute may, as it travels in `attrs`
 RESERVED_NAMES = frozenset({"attrs", "out", "outputs", "variant"})
 
 #: an op id: a domain, and a name that begins with a capital
