@@ -1,9 +1,11 @@
 """`oplet new`: what it makes, and what it refuses. That the package works is shown where it can be installed."""
 
+import importlib.resources
 import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from string import Template
 
 import oplet
 import pytest
@@ -58,6 +60,12 @@ def test_every_field_is_filled_in(tmp_path: Path) -> None:
         text = (folder / name).read_text()
         assert "$" not in text.replace("${{ matrix.python }}", ""), name
         assert "PACKAGE" not in text, name
+
+
+def test_every_field_is_explained() -> None:
+    files = scaffold._files(importlib.resources.files(scaffold) / "package")
+    used = {name for _, text in files for name in Template(text).get_identifiers()}
+    assert used == set(re.findall(r"^    \$(\w+) ", str(scaffold.__doc__), re.MULTILINE))
 
 
 def test_its_requirement_admits_this_oplet(tmp_path: Path) -> None:

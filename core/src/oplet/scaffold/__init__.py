@@ -4,9 +4,9 @@ The folder `package` beside this module holds its files, each with `.in` after i
 `string.Template`s, since `{{ }}` is jinja's in WGSL templates. The fields:
 
     $op        the op id, com.acme.RowNorm
-    $name      the operator name, RowNorm
     $dist      the distribution, oplet-acme-row-norm
     $package   the import name, oplet_acme_row_norm; PACKAGE in a path
+    $version   the package's first version
     $bound     the requirement on this oplet, oplet>=0.1,<0.2
 """
 
@@ -65,7 +65,6 @@ def create(op: str, into: Path) -> Path:
     package = dist.replace("-", "_")
     fields = {
         "op": op,
-        "name": op.rpartition(".")[2],
         "dist": dist,
         "package": package,
         "version": _VERSION,
