@@ -99,6 +99,11 @@ def _activations(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]
             if name in ("LeakyRelu", "HardSigmoid", "Elu", "Celu", "Selu", "ThresholdedRelu"):
                 inputs, layout = _product(rng, 20, 24, 36, dtype, tb=1)
                 yield inputs, {**layout, **attributes, "activation_alpha": 0.3}
+    # 1 / alpha and alpha · gamma are more than float32 holds.
+    for m in (5, 20):
+        inputs, layout = _product(rng, m, 24, 36, _DTYPES[0])
+        yield inputs, {**layout, "activation": "Celu", "activation_alpha": 1e-39}
+        yield inputs, {**layout, "activation": "Selu", "activation_alpha": 1e30, "activation_gamma": 1e30}
 
 
 def _random(rng: np.random.Generator) -> Iterator[tuple[Inputs, Attributes]]:

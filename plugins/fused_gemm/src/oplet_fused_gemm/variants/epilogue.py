@@ -34,7 +34,8 @@ def epilogue(gemm: Gemm, width: int) -> tuple[dict[str, ContextValue], dict[str,
     if gemm.c is not None:
         params |= {"beta": gemm.beta, "c_m": np.uint32(gemm.c[0]), "c_n": np.uint32(gemm.c[1])}
         bindings.append(Binding("C", "C", "read", scalar))
-    params |= {name: np.float32(value) for name, value in gemm.activation.params(gemm.values).items()}
+    with np.errstate(over="ignore"):  # Celu's 1 / alpha or Selu's alpha · gamma may be infinite in float32
+        params |= {name: np.float32(value) for name, value in gemm.activation.params(gemm.values).items()}
     return context, params, bindings
 
 
