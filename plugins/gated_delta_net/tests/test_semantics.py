@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import oplet
 import pytest
+from oplet_gated_delta_net.cases import scale
 
 OP = "com.microsoft.GatedDeltaNet"
 VARIANTS = ["decode", "recurrent", "chunked", "decode_nosg", "recurrent_nosg", "chunked_nosg"]
@@ -383,3 +384,13 @@ def test_gates_too_large_to_compute_ahead_are_no_reason_for_a_failure_later() ->
     }
     with pytest.raises(oplet.NoVariantError, match=r"recurrent_nosg.* gates are computed ahead.* 135266304 bytes"):
         oplet.Registry(device=device).prewarm(OP, **inputs)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.05, 0.3, 1.0, 1.4])
+def test_no_result_is_larger_than_what_its_rounding_is_measured_by(length: float) -> None:
+    inputs = make(40, dk=1)
+    inputs["keyT"] *= np.float32(length)
+    op = registry()[OP]
+    request = op.bind({name: oplet.TensorSpec.of(array) for name, array in inputs.items()}, {"scale": 1.0})
+    for name, array in op.reference(request, inputs).items():
+        assert (scale(request, inputs)[name] >= 0.999999 * np.abs(array)).all(), name

@@ -62,7 +62,14 @@ def scale(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> dict[str,
                 decayed = factor * (decayed + exponent_error / 8 * exponent * length)
                 length = factor * length
                 write = np.abs(inputs.rate[t]) * (np.abs(inputs.value[t]) + (length * key if delta.retrieves else 0))
-                length = np.maximum(length, write * key) if delta.retrieves else length + write * key
+                added = np.abs(inputs.rate[t] * inputs.value[t]) * key
+                if delta.retrieves:
+                    # Along the key the state moves from what it was towards value / key, or past it at a high rate.
+                    target = np.divide(np.abs(inputs.value[t]), key, out=np.full_like(length, np.inf), where=key > 0)
+                    moved = np.minimum(length + added, np.maximum(length, target))
+                    length = np.maximum(moved, write * key)
+                else:
+                    length = length + added
                 output[t] = abs(delta.scale) * (length + decayed) * np.linalg.norm(queries[t], axis=-1)[:, None]
                 most = max(most, float(write.max(initial=0.0)), float(length.max(initial=0.0)))
             final[request_] = (length + decayed)[:, :, None]
