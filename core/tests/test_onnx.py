@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import acme_scale
+import attrs
 import numpy as np
 import onnx
 import oplet
@@ -502,6 +503,64 @@ def test_a_domain_that_the_model_does_not_import(registry: oplet.Registry, node:
         InputError, match=rf"^node '#0' \(.*\): the model does not import the domain {domain}\nit imports"
     ):
         InferenceSession(made, registry=registry)
+
+
+class TestBothSpellingsOfOnnxsDomain:
+    """The empty one and "ai.onnx" are the same, in a model's imports and in its nodes."""
+
+    @pytest.fixture(params=[("", "ai.onnx"), ("ai.onnx", ""), ("ai.onnx", "ai.onnx")], ids=lambda both: "-".join(both))
+    def spelled(self, request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
+        """Spells the domain as a pair says in imports and in nodes, the main graph's and all others."""
+        imported, used = request.param
+
+        def respell(model: bytes) -> bytes:
+            made = ModelProto.FromString(model)
+            for one in (*made.opset_import, *(one for function in made.functions for one in function.opset_import)):
+                one.domain = one.domain or imported
+            nodes = [*made.graph.node, *(node for function in made.functions for node in function.node)]
+            for node in nodes:
+                node.domain = node.domain or used
+                nodes += [inner for attribute in node.attribute for inner in attribute.g.node]
+            return bytes(made.SerializeToString())
+
+        return respell
+
+    def test_a_node(self, registry: oplet.Registry, spelled: Callable[[bytes], bytes]) -> None:
+        relu = helper.make_node("Relu", ["x"], ["a"])
+        session = InferenceSession(spelled(model([relu, scale(["a"], ["y"])])), registry=registry)
+        np.testing.assert_array_equal(session.run(None, {"x": X - 2})[0], 2 * np.maximum(X - 2, 0))
+        assert [one.op for one in session.report().placements] == ["ai.onnx.Relu", "com.acme.Scale"]
+
+    def test_a_node_in_a_subgraph_and_in_a_function(
+        self, registry: oplet.Registry, spelled: Callable[[bytes], bytes]
+    ) -> None:
+        value = helper.make_tensor_value_info("z", FLOAT, None)
+        branch = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "branch", [], [value])
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.acme", 1)]
+        inside = [helper.make_node("Abs", ["p"], ["m"]), scale(["m"], ["q"])]
+        function = helper.make_function("com.acme", "Distance", ["p"], ["q"], inside, opsets)
+        nodes = [
+            helper.make_node("If", ["flag"], ["a"], then_branch=branch, else_branch=branch),
+            helper.make_node("Distance", ["a"], ["y"], domain="com.acme"),
+        ]
+        flag = helper.make_tensor_value_info("flag", BOOL, [])
+        session = InferenceSession(spelled(model(nodes, inputs=[INPUT, flag], functions=[function])), registry=registry)
+        (y,) = session.run(None, {"x": X, "flag": np.array(True)})
+        np.testing.assert_array_equal(y, 2 * X)
+
+    @pytest.mark.parametrize("since", [20, 21])
+    def test_a_plugins_op(self, device: oplet.Device, spelled: Callable[[bytes], bytes], since: int) -> None:
+        registry = oplet.Registry(device=device, discover=False)
+        manifest = attrs.evolve(oplet.Manifest.read("acme_scale"), id="ai.onnx.Scale", since_version=since)
+        registry.register("ai.onnx.Scale", acme_scale.changed(manifest=lambda: manifest))
+        source = spelled(model([helper.make_node("Scale", ["x"], ["y"])]))
+        if since > 20:
+            with pytest.raises(InputError, match=r": the model imports version 20 of the domain 'ai\.onnx'\n"):
+                InferenceSession(source, registry=registry)
+            return
+        session = InferenceSession(source, registry=registry)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
+        assert [one.place for one in session.report().placements] == ["device"]
 
 
 def test_onnxruntimes_providers_are_refused(registry: oplet.Registry) -> None:

@@ -38,7 +38,7 @@ except ImportError as error:
 
 __all__ = ["InferenceSession", "NodeArg", "Placement", "Report"]
 
-#: the domain that ONNX models write as ""
+#: the domain that ONNX models mostly write as ""
 ONNX_DOMAIN = "ai.onnx"
 
 
@@ -224,7 +224,7 @@ class InferenceSession:
             )
         self._registry = default_registry() if registry is None else registry
         model = _load(path_or_bytes)
-        for tensor in _tensors(model):
+        for tensor in _messages(model, onnx.TensorProto):
             _check_tensor(tensor)
         offered = set(self._registry.ids)
         if model.functions:
@@ -354,7 +354,7 @@ class InferenceSession:
                     "export the model again, with its nodes in topological order",
                     argument="model",
                 )
-        if (node.domain or ONNX_DOMAIN) not in {domain or ONNX_DOMAIN for domain in self._opsets}:
+        if node.domain not in self._opsets:
             imports = ", ".join(f"{domain or ONNX_DOMAIN} {version}" for domain, version in self._opsets.items())
             raise InputError(
                 f"{label}: the model does not import the domain {node.domain or ONNX_DOMAIN}\n"
@@ -384,7 +384,7 @@ class InferenceSession:
         version = self._opsets.get(node.domain, 0)
         if version < manifest.since_version:
             raise InputError(
-                f"{label}: the model imports version {version} of the domain {node.domain!r}\n"
+                f"{label}: the model imports version {version} of the domain {node.domain or ONNX_DOMAIN!r}\n"
                 f"{loaded.dist} {loaded.version} has the op as of version {manifest.since_version}\n"
                 "convert the model to that version, or install another plugin",
                 op=op,
@@ -575,7 +575,7 @@ class InferenceSession:
 
 
 def _load(source: object) -> Any:
-    """A model of the session's own, with the data of its tensors."""
+    """A model of the session's own, with the data of its tensors, in which ONNX's domain is "" throughout."""
 
     def refusal(fault: str, evidence: str, advice: str) -> InputError:
         name = source if isinstance(source, str | os.PathLike) else f"the {type(source).__name__}"
@@ -608,6 +608,9 @@ def _load(source: object) -> Any:
                 f"{type(error).__name__}: {error}",
                 "put the files beside it as they were saved, or export the model again",
             ) from error
+    for one in _messages(model, onnx.NodeProto, onnx.FunctionProto, onnx.OperatorSetIdProto):
+        if one.domain == ONNX_DOMAIN:  # the other spelling, which onnx itself does not know
+            one.domain = ""
     return model
 
 
@@ -625,15 +628,14 @@ def _refusing(part: str) -> Iterator[None]:
         ) from error
 
 
-def _tensors(message: Any) -> Iterator[Any]:
-    """Every tensor that is stored in a model."""
-    if isinstance(message, onnx.TensorProto):
+def _messages(message: Any, *kinds: type) -> Iterator[Any]:
+    """Every message of some kinds that a model has, at whatever depth."""
+    if isinstance(message, kinds):
         yield message
-        return
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             for one in [value] if hasattr(value, "ListFields") else value:
-                yield from _tensors(one)
+                yield from _messages(one, *kinds)
 
 
 def _check_tensor(tensor: Any) -> None:
