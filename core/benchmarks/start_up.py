@@ -36,7 +36,7 @@ registry = oplet.Registry()
 registry["com.microsoft.FusedGemm"]
 step("import the plugin")
 import oplet.webgpu
-oplet.webgpu.api(oplet.opening._implementation(None))
+oplet.webgpu.api(oplet.opening.chosen_implementation())
 step("import wgpu or wgpudawn")
 oplet.opening.adapters()
 step("find adapters")
