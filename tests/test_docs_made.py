@@ -78,6 +78,7 @@ def test_what_a_variant_needs_is_found_out(pages: dict[str, str]) -> None:
 def test_a_measurement_becomes_a_page_and_a_report(tmp_path: Path) -> None:
     time = Timing(1e-5, 1e-5, 1e-5)
     results = (
+        Result("even", "", None, None, 0, 0, fault="nothing takes it"),
         Result("square", "tiled", time, time, 1 << 20, 1 << 26, {"torch": Timing(2e-5, 2e-5, 2e-5)}),
         Result("odd", "", None, None, 0, 0, fault="nothing takes it"),
     )
@@ -88,6 +89,9 @@ def test_a_measurement_becomes_a_page_and_a_report(tmp_path: Path) -> None:
     page = (tmp_path / "acme.md").read_text()
     assert "| square | tiled | 10.0 µs ±0% |" in page
     assert "20.0 µs ±0% (2.00×) |" in page
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1
+    assert table[0].endswith("| host | torch |")
     assert "- odd: nothing takes it" in page
     assert "\nacme\n" in (tmp_path / "index.md").read_text()
     measured_pages.write_reports(tmp_path, tmp_path / "out")

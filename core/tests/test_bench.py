@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs as records
 import numpy as np
 import onnxruntime
 import oplet
 import pytest
 from onnx import helper
-from oplet.bench import Case, Report, Timing, bench, peers, read_cases, table
+from oplet.bench import Case, Report, Result, Timing, bench, page, peers, read_cases, table
 from oplet.bench.meter import Meter
 
 OP = "com.acme.Affine"
@@ -140,6 +141,23 @@ def test_the_table_has_a_cell_for_each_column(report: Report) -> None:
     assert times == "peers: the × tells how many of the op's times a peer takes"
 
 
+def test_a_peer_has_its_column_whichever_results_have_it(report: Report) -> None:
+    time = Timing(1e-5, 1e-5, 1e-5)
+    results = (
+        Result("faulted", "", None, None, 0, 0, fault="nothing takes it"),
+        Result("one", "scalar", time, time, 1, 1, {"first": time}),
+        Result("other", "scalar", time, time, 1, 1, {"second": "no memory", "first": time}),
+        Result("neither", "scalar", time, time, 1, 1),
+    )
+    mixed = records.evolve(report, results=results)
+    assert table.columns(mixed)[-3:] == ["host", "first", "second"]
+    cell = "10.0 µs ±0% (1.00×)"
+    faulted, *others = table.rows(mixed)
+    assert faulted == ["faulted", "", "not run"]
+    assert [row[-2:] for row in others] == [[cell, ""], [cell, "—"], ["", ""]]
+    assert f'<td data-column="first">{cell}</td>' in page.render([mixed])
+
+
 def test_a_report_is_plain_json(report: Report) -> None:
     document = json.loads(json.dumps(report.as_json()))
     assert document["results"][0]["device"]["median"] == report.results[0].device.median
@@ -199,6 +217,11 @@ def test_names_that_do_not_exist_are_refused(registry: oplet.Registry) -> None:
         ('{"schema": 1, "cases": [{"name": "a", "inputs": {"X": "4,4"}}]}', "'4,4' is not a shape and a dtype"),
         ('{"schema": 1, "cases": [{"name": "a", "input": {}}]}', r"\$\.cases\[0\]\.input: unknown key"),
         ('{"schema": 2, "cases": []}', r"\$\.schema: 2 is not a schema that this oplet reads"),
+        (
+            '{"schema": 1, "cases": [{"name": "a", "inputs": {"X": "4x4:f32", "bias": "5:f32"}}]}',
+            "case 'a': com.acme.Affine: biasT: ",
+        ),
+        ('{"schema": 1, "cases": [{"name": "a", "inputs": {"Z": "4x4:f32"}}]}', "case 'a': .*Z"),
     ],
 )
 def test_a_faulty_bench_json_is_named(install: Callable[[str], Path], text: str, problem: str) -> None:

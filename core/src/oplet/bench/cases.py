@@ -82,7 +82,7 @@ def read_cases(op: Op) -> tuple[Case, ...]:
     """The cases of an op's bench.json.
 
     Raises:
-        PluginContractError: the file is missing or not of that form.
+        PluginContractError: the file is missing or not of that form, or has a case that the op refuses.
     """
     file = importlib.resources.files(op.module) / "bench.json"
     if not file.is_file():
@@ -98,8 +98,10 @@ def read_cases(op: Op) -> tuple[Case, ...]:
         if document.schema != 1:
             raise ValueError(f"$.schema: {document.schema} is not a schema that this oplet reads (1)")
         for case in document.cases:
-            for text in case.inputs.values():
-                TensorSpec.parse(text)
+            try:
+                op.infer(case.request(op))
+            except ValueError as error:
+                raise ValueError(f"case {case.name!r}: {error}") from error
     except (OSError, ValueError, ModuleNotFoundError) as error:
         raise PluginContractError(
             f"{op.id}: bench.json cannot be used\n{error}\nits keys are the fields of oplet.bench.Case",

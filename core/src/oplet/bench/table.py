@@ -18,12 +18,13 @@ def heading(report: Report) -> list[str]:
         f"{report.op} {report.op_version} on {report.adapter} ({report.implementation}, {shaders})",
         clock,
         f"measured ceilings: {ceilings(report)}",
-        *(["peers: the × tells how many of the op's times a peer takes"] if _has_peers(report) else []),
+        *(["peers: the × tells how many of the op's times a peer takes"] if _peers(report) else []),
     ]
 
 
-def _has_peers(report: Report) -> bool:
-    return any(result.peers for result in report.results)
+def _peers(report: Report) -> list[str]:
+    """Those of any result: one that did not run has none."""
+    return list(dict.fromkeys(name for result in report.results for name in result.peers))
 
 
 def ceilings(report: Report) -> str:
@@ -33,12 +34,12 @@ def ceilings(report: Report) -> str:
 
 def columns(report: Report) -> list[str]:
     """The header of the table."""
-    peers = list(report.results[0].peers) if report.results else []
-    return ["case", "variant", "time", "GB/s", "of copy", "TFLOP/s", "of FMA", "host", *peers]
+    return ["case", "variant", "time", "GB/s", "of copy", "TFLOP/s", "of FMA", "host", *_peers(report)]
 
 
 def rows(report: Report) -> Iterator[list[str]]:
     """The table, a row for each result. A peer's cell tells its time, and how many of ours that is."""
+    peers = _peers(report)
     for result in report.results:
         if result.device is None:
             yield [result.case, result.variant, "not run"]
@@ -53,7 +54,7 @@ def rows(report: Report) -> Iterator[list[str]]:
             _rate(flops / 1e12) if flops else "",
             f"{flops / report.fma:.0%}" if flops else "",
             seconds(result.host) if result.host else "",
-            *(_peer(result, peer) for peer in result.peers.values()),
+            *(_peer(result, result.peers[name]) if name in result.peers else "" for name in peers),
         ]
 
 
