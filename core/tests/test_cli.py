@@ -344,6 +344,39 @@ class TestBenchOfACallOfOnesOwn:
         assert result.stderr.startswith(f"InputError: {OP}: X: is required and was not given")
 
 
+class TestAnInputWithTheNameOfAnOption:
+    """Its option is --input-NAME."""
+
+    @staticmethod
+    def name_bias(affine: Path, name: str) -> None:
+        manifest = affine / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"upstream": "bias"', f'"upstream": "{name}"'))
+
+    @pytest.mark.parametrize("name", ["output", "attr", "adapter", "webgpu", "help"])
+    def test_of_explain_and_run(self, affine: Path, name: str) -> None:
+        self.name_bias(affine, name)
+        arguments = ("--attr", "factor=3", "-o")
+        assert "biasT float32 (4,)" in (
+            oplet("explain", OP, "--X", "3x4:f32", f"--input-{name}", "4:f32", *arguments, "sums").stdout
+        )
+        oplet("run", OP, "--X", "x.npy", f"--input-{name}", "bias.npy", *arguments, "y.npy")
+        np.testing.assert_array_equal(np.load("y.npy"), 3 * X + BIAS)
+        assert f"--input-{name} FILE" in oplet("run", OP, "--help").stdout
+
+    @pytest.mark.parametrize("name", ["output", "adapter", "case", "json", "peer", "rounds"])
+    def test_of_bench(self, affine: Path, name: str) -> None:
+        self.name_bias(affine, name)
+        call = ("--X", "8x4:f32", f"--input-{name}", "4:f32", "--rounds", "1")
+        assert f"X 8x4:f32, {name} 4:f32   vec4 " in oplet("bench", OP, *call).stdout
+        assert f"--input-{name} SHAPE:DTYPE" in oplet("bench", OP, "--help").stdout
+        integers = oplet("bench", OP, "--X", "8x4:f32", f"--input-{name}", "4:i32", status=2).stderr
+        assert f"'--input-{name}': its integers say" in integers
+
+    def test_an_option_of_another_command_only_leaves_the_name(self, affine: Path) -> None:
+        self.name_bias(affine, "json")
+        assert "biasT float32 (4,)" in oplet("explain", OP, "--X", "3x4:f32", "--json", "4:f32").stdout
+
+
 def test_python_m_oplet(affine: Path) -> None:
     command = [sys.executable, "-m", "oplet", "list"]
     environment = {**os.environ, "PYTHONPATH": str(affine.parent)}

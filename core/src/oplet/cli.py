@@ -1,8 +1,8 @@
 """The `oplet` command.
 
 `explain` and `run` are groups whose commands are the installed ops: `oplet run OP --help` shows the op's own
-inputs as options. Only what a command needs is imported and opened, so that `oplet list` imports no plugin
-and touches no GPU.
+inputs as options, `--input-NAME` where the command has a `--NAME` of its own. Only what a command needs is imported
+and opened, so that `oplet list` imports no plugin and touches no GPU.
 """
 
 from __future__ import annotations
@@ -96,9 +96,13 @@ def _spec(text: str) -> TensorSpec:
         raise click.BadParameter(str(error)) from None  # of a ValueError click shows the text only
 
 
-def _spec_text(text: str) -> str:
-    """The same, as it is written."""
-    _spec(text)
+def _random_spec(text: str) -> str:
+    """The same as it is written, of an input that random numbers are for."""
+    if _spec(text).dtype in ("int32", "uint32"):
+        raise click.BadParameter(
+            "its integers say what the call does, and random ones nothing; take a case of the op's with --case, "
+            "or give oplet.bench.bench a Case with values"
+        )
     return text
 
 
@@ -263,11 +267,17 @@ class _PerOp(click.Group):
         return self._build(cmd_name, oplet.Registry()[cmd_name].manifest)
 
 
-def _input_options(manifest: Manifest, convert: Callable[[str], Any], metavar: str) -> list[click.Parameter]:
-    """An option for each name of each input. Two names of one input are for the registry to refuse."""
+def _input_options(
+    manifest: Manifest, convert: Callable[[str], Any], metavar: str, others: Iterable[click.Parameter]
+) -> list[click.Parameter]:
+    """An option for each name of each input, apart from the command's others.
+
+    Two names of one input are for the registry to refuse.
+    """
+    taken = {"--help", *(word for option in others for word in option.opts)}
     return [
         click.Option(
-            [f"input_{name}", f"--{name}"],
+            [f"input_{name}", f"--input-{name}" if f"--{name}" in taken else f"--{name}"],
             type=convert,
             metavar=metavar,
             help=f"{', '.join(manifest.dtypes(port))} {port.shape}{', optional' if port.optional else ''}."
@@ -311,7 +321,8 @@ def _explain_command(op: str, manifest: Manifest) -> click.Command:
 
     outputs = ", ".join(name for port in manifest.outputs for name in port.names)
     ask = click.Option(["-o", "--output"], multiple=True, metavar="NAME", help=f"Outputs to ask for: {outputs}.")
-    params = [*_input_options(manifest, _spec, "SHAPE:DTYPE"), ask, *_call_options(manifest)]
+    others = [ask, *_call_options(manifest)]
+    params = [*_input_options(manifest, _spec, "SHAPE:DTYPE", others), *others]
     return click.Command(op, callback=explain, params=params, help=manifest.summary)
 
 
@@ -343,7 +354,8 @@ def _run_command(op: str, manifest: Manifest) -> click.Command:
         metavar="[NAME=]FILE",
         help=f"Where to save an output, as .npy; without it {required} is printed.",
     )
-    params = [*_input_options(manifest, _array, "FILE"), save, *_call_options(manifest)]
+    others = [save, *_call_options(manifest)]
+    params = [*_input_options(manifest, _array, "FILE", others), *others]
     return click.Command(op, callback=run, params=params, help=manifest.summary)
 
 
@@ -358,6 +370,8 @@ def _create(path: Path) -> BinaryIO:
 def explain() -> None:
     """Tell which variant would run a call, and why no other would.
 
+    The op's inputs are options, --input-NAME where another option has the NAME: see oplet explain OP --help.
+
     Example: oplet explain com.microsoft.FusedGemm --A 64x32:f32 --B 32x16:f32 --attr activation=Relu
     """
 
@@ -365,6 +379,8 @@ def explain() -> None:
 @main.group(cls=_PerOp, build=_run_command, subcommand_metavar="OP [--INPUT FILE]...")
 def run() -> None:
     """Run an op on arrays in .npy files.
+
+    The op's inputs are options, --input-NAME where another option has the NAME: see oplet run OP --help.
 
     Example: oplet run com.microsoft.FusedGemm --A a.npy --B b.npy -o y.npy
     """
@@ -413,7 +429,8 @@ class _WithInputs(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         registry = oplet.Registry()
         if op := next((arg for arg in args if arg in registry.ids), None):
-            ctx.meta[self._KEY] = _input_options(registry[op].manifest, _spec_text, "SHAPE:DTYPE")
+            others = super().get_params(ctx)
+            ctx.meta[self._KEY] = _input_options(registry[op].manifest, _random_spec, "SHAPE:DTYPE", others)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -462,8 +479,8 @@ def bench(
     """Time an op, or every op, beside what the device can do.
 
     That is its rates in a plain copy and in multiplying. Timed are the op's own cases, or a call of yours with random
-    numbers, whose inputs are options: see oplet bench OP --help. Peers, other implementations of the op, are timed
-    where you name them.
+    numbers, whose inputs are options, --input-NAME where another option has the NAME: see oplet bench OP --help. Peers,
+    other implementations of the op, are timed where you name them.
 
     Examples:
 
@@ -551,13 +568,6 @@ def _own_case(
     """A case that the command line describes, by its op."""
     from oplet.bench import Case
 
-    for name, text in inputs.items():
-        if TensorSpec.parse(text).dtype in ("int32", "uint32"):
-            raise click.BadParameter(
-                "its integers say what the call does, and random ones nothing; take a case of the op's with --case, "
-                "or give oplet.bench.bench a Case with values",
-                param_hint=f"'--{name}'",
-            )
     attrs = _attributes(registry[op].manifest, attr)
     named = ", ".join([*(f"{name} {text}" for name, text in inputs.items()), *attr])
     return {op: [Case(named, inputs, attrs, tuple(output) or None)]}
