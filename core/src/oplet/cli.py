@@ -30,7 +30,11 @@ from oplet.manifest import Attribute, Manifest, Port
 from oplet.request import TensorSpec
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from oplet.bench import Case
+    from oplet.doctor import Report as DoctorReport
+    from oplet.webgpu import Implementation
 
 # Printing --------------------------------------------------------------------------------------------
 
@@ -175,7 +179,7 @@ def _device_options() -> list[click.Parameter]:
     ]
 
 
-def _registry(webgpu: Any, adapter: str | None) -> oplet.Registry:
+def _registry(webgpu: Implementation | None, adapter: str | None) -> oplet.Registry:
     if webgpu is None and adapter is None:
         return oplet.Registry()  # which opens its device only if it needs one
     return oplet.Registry(device=oplet.open_device(webgpu=webgpu, adapter=adapter))
@@ -229,7 +233,7 @@ def _attribute_row(attribute: Attribute) -> tuple[str, str, str, str]:
 
 
 @main.command(params=_device_options())
-def device(webgpu: str | None, adapter: str | None) -> None:
+def device(webgpu: Implementation | None, adapter: str | None) -> None:
     """Open the device that a call would run on, and show its limits."""
     opened = _registry(webgpu, adapter).device
     caps = opened.capabilities
@@ -392,7 +396,12 @@ def run() -> None:
 @click.option("--unchecked", is_flag=True, help="Compile shaders without bounds checks.")
 @click.option("--seed", type=int, help="Seed of the random cases.")
 def check(
-    op: str | None, webgpu: Any, adapter: str | None, variants: Sequence[str], unchecked: bool, seed: int | None
+    op: str | None,
+    webgpu: Implementation | None,
+    adapter: str | None,
+    variants: Sequence[str],
+    unchecked: bool,
+    seed: int | None,
 ) -> None:
     """Run the conformance checks of an op, or of every op.
 
@@ -437,7 +446,7 @@ class _WithInputs(click.Command):
         return [*ctx.meta.get(self._KEY, ()), *super().get_params(ctx)]
 
 
-def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
+def _advance(bar: Progress, task: TaskID, what: str, done: int, total: int) -> None:
     bar.update(task, description=what, completed=done, total=total)
 
 
@@ -461,7 +470,7 @@ def _advance(bar: Any, task: Any, what: str, done: int, total: int) -> None:
 )
 def bench(
     op: str | None,
-    webgpu: Any,
+    webgpu: Implementation | None,
     adapter: str | None,
     only: str | None,
     attr: Sequence[str],
@@ -678,7 +687,7 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if report.healthy else 1)
 
 
-def _print_report(report: Any) -> None:
+def _print_report(report: DoctorReport) -> None:
     installed = [f"{name} {version}" for name, version in report.packages.items() if version]
     environment = [f"{name}={value}" for name, value in report.environment.items()]
     _print_table(
