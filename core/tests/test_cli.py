@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,24 @@ def oplet(*arguments: str, status: int = 0) -> Result:
     return result
 
 
+def offer(site: Path, op: str, package: str) -> None:
+    """Installs a distribution that offers an op from a package."""
+    info = site / f"{package}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[oplet.ops]\n{op} = {package}\n")
+
+
 def break_plugin(site: Path) -> None:
     """Installs com.acme.Broken, which cannot be imported."""
-    info = site / "acme_broken-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-broken\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[oplet.ops]\ncom.acme.Broken = acme_broken\n")
+    offer(site, "com.acme.Broken", "acme_broken")
     (site / "acme_broken.py").write_text("import nowhere\n")
+
+
+def installed() -> list[tuple[str, str]]:
+    """Ops and the distributions that offer them, as `oplet list` has them."""
+    rows = [line.split() for line in oplet("list").stdout.splitlines()[1:]]
+    return [(op, dist) for op, dist, *_ in rows]
 
 
 @pytest.mark.usefixtures("affine")
@@ -59,8 +71,7 @@ class TestList:
         assert "affine" not in sys.modules
 
     def test_says_how_to_get_an_op_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        installed = {line.split()[1] for line in oplet("list").stdout.splitlines()[1:]}
-        monkeypatch.setenv("OPLET_BLOCK", ",".join(installed))
+        monkeypatch.setenv("OPLET_BLOCK", ",".join(dist for _, dist in installed()))
         result = oplet("list")
         assert result.stdout == ""
         assert "pip install" in result.stderr
@@ -313,6 +324,81 @@ def test_bench_of_a_case_that_there_is_not(affine: Path) -> None:
     assert (
         f"no case has 'zebra' in its name; there are{names}" in oplet("bench", OP, "--case", "zebra", status=2).stderr
     )
+
+
+def test_bench_writes_its_report_before_it_shows_it(affine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("oplet.cli._print_table", fail)
+    oplet("bench", OP, "--case", "64", "--rounds", "1", "--json", "report.json", "--html", "report.html", status=1)
+    (report,) = json.loads(Path("report.json").read_text())
+    assert report["results"][0]["case"] == "64×64"
+    assert "64×64" in Path("report.html").read_text()
+
+
+def test_bench_of_a_variant_that_cannot_run_before_one_that_can(affine: Path) -> None:
+    variants = ("--variant", "vec4", "--variant", "scalar")
+    lines = oplet("bench", OP, "--X", "3x5:f32", *variants, "--peer", "numpy", "--rounds", "1").stdout.splitlines()
+    header, vec4, scalar, reason = lines[-4:]
+    assert header.split()[-2:] == ["host", "numpy"]
+    assert vec4.split() == ["X", "3x5:f32", "vec4", "not", "run"]
+    assert scalar.endswith("×)")
+    assert reason == "X 3x5:f32: vec4: the number of columns is not a multiple of 4"
+
+
+class TestBenchOfEveryOp:
+    """One whose plugin is at fault does not keep the others from being timed."""
+
+    BEFORE = "com.acme.Aback"  # in order of their ids, it has its turn before com.acme.Affine
+
+    @pytest.fixture
+    def other(self, affine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        """The two ops and no others installed. Gives the folder of the one that is timed first."""
+        site = affine.parent
+        folder = site / "acme_aback"
+        shutil.copytree(affine, folder)
+        for file in folder.glob("*.[pj]*"):
+            file.write_text(file.read_text().replace(OP, self.BEFORE))
+        offer(site, self.BEFORE, "acme_aback")
+        monkeypatch.setenv("OPLET_BLOCK", ",".join(dist for op, dist in installed() if "com.acme" not in op))
+        yield folder
+        for name in [name for name in sys.modules if name.partition(".")[0] == "acme_aback"]:
+            del sys.modules[name]
+
+    @staticmethod
+    def timed(*arguments: str, status: int) -> tuple[list[str], str]:
+        """The ops that are timed, and what is printed."""
+        few = ("--case", "64", "--rounds", "1", "--json", "reports.json")
+        printed = oplet("bench", *few, *arguments, status=status).stdout
+        return [report["op"] for report in json.loads(Path("reports.json").read_text())], printed
+
+    def test_both(self, other: Path) -> None:
+        ops, printed = self.timed(status=0)
+        assert ops == [self.BEFORE, OP]
+        assert "failed" not in printed
+
+    @pytest.mark.parametrize(
+        ("file", "text", "fault"),
+        [
+            ("__init__.py", "import nowhere", "PluginLoadError: "),
+            ("bench.json", None, "PluginContractError: com.acme.Aback: acme-aback 0.1 has no bench.json"),
+            ("bench.json", "{", "PluginContractError: com.acme.Aback: bench.json cannot be used"),
+            ("peers.py", "import nowhere", "PluginContractError: com.acme.Aback: peers.py cannot be used"),
+            ("wgsl/affine.wgsl.jinja", "fn main() { no }", "ShaderError: "),
+        ],
+    )
+    def test_a_faulty_one(self, other: Path, file: str, text: str | None, fault: str) -> None:
+        if text is None:
+            (other / file).unlink()
+        else:
+            (other / file).write_text(text)
+        ops, printed = self.timed("--peer", "numpy", status=1)
+        assert ops == [OP]
+        assert f"failed   {self.BEFORE}: {fault}" in printed
+        assert "64×64   vec4 " in printed
+        alone = oplet("bench", self.BEFORE, "--case", "64", "--rounds", "1", "--peer", "numpy", status=1)
+        assert fault in alone.stderr
 
 
 @pytest.mark.usefixtures("affine")

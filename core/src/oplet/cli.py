@@ -11,7 +11,8 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,7 +25,7 @@ from rich.table import Table
 
 import oplet
 from oplet.discovery import EXTENSIONS, OPS
-from oplet.errors import InputError, OpletError, PluginError
+from oplet.errors import InputError, OpletError, PluginError, ShaderError
 from oplet.loading import REFERENCE
 from oplet.manifest import Attribute, Manifest, Port
 from oplet.request import TensorSpec
@@ -32,7 +33,8 @@ from oplet.request import TensorSpec
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from oplet.bench import Case
+    from oplet.bench import Case, Report
+    from oplet.bench.peers import Build
     from oplet.doctor import Report as DoctorReport
     from oplet.webgpu import Implementation
 
@@ -87,6 +89,22 @@ class _Main(click.Group):
             return super().invoke(ctx)
         except OpletError as error:
             raise _Failure(error) from error
+
+
+@contextmanager
+def _telling_faults(counts: Counter[str], alone: bool, op: str) -> Iterator[None]:
+    """Tells what is wrong with an op's plugin and counts it as failed, so that other ops have their turn.
+
+    Raises:
+        PluginError, ShaderError: the op is alone.
+    """
+    try:
+        yield
+    except (PluginError, ShaderError) as error:
+        if alone:
+            raise
+        counts["failed"] += 1
+        _print(f"failed   {op}: {type(error).__name__}: {error}", "bold red")
 
 
 # Values ----------------------------------------------------------------------------------------------
@@ -412,18 +430,13 @@ def check(
     counts = Counter[str]()
     ids = (op,) if op else oplet.Registry().ids
     for one in ids:
-        try:
+        with _telling_faults(counts, bool(op), one):
             for outcome in examine(
                 one, webgpu=webgpu, adapter=adapter, unchecked=unchecked, seed=seed, variants=variants
             ):
                 verdict = "failed" if outcome.findings else "not run" if outcome.not_run else "passed"
                 counts[verdict] += 1
                 _print(f"{verdict:7}  {outcome}", "bold red" if verdict == "failed" else "")
-        except PluginError as error:
-            if op:
-                raise
-            counts["failed"] += 1
-            _print(f"failed   {one}: {type(error).__name__}: {error}", "bold red")
     if not ids:
         _tell_that_none_is_installed()
     _print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("passed", "failed", "not run")), "bold")
@@ -491,6 +504,8 @@ def bench(
     numbers, whose inputs are options, --input-NAME where another option has the NAME: see oplet bench OP --help. Peers,
     other implementations of the op, are timed where you name them.
 
+    Without OP, exits with status 1 where a plugin is at fault, after the other ops are timed.
+
     Examples:
 
         oplet bench com.microsoft.FusedGemm --case 4096x4096 --html report.html
@@ -513,41 +528,58 @@ def bench(
     from rich.progress import Progress
 
     from oplet.bench import bench as measure
-    from oplet.bench import page, table
+    from oplet.bench import table
     from oplet.bench.peers import known_to
 
+    counts = Counter[str]()
+    telling_faults = partial(_telling_faults, counts, bool(op))
     registry = oplet.Registry()
-    cases = _own_case(registry, op, own, attr, output) if op and own else _cases(registry, op, only)
-    ops = tuple(cases)
+    if op and own:
+        cases = _own_case(registry, op, own, attr, output)
+    else:
+        cases = _cases(registry, (op,) if op else registry.ids, only, telling_faults)
+    known: dict[str, Mapping[str, Build]] = {}
+    for one in cases:
+        with telling_faults(one):
+            known[one] = known_to(registry[one]) if peers else {}
+    for peer in peers:
+        if not any(peer in theirs for theirs in known.values()):
+            names = ", ".join(sorted(set().union(*known.values())))
+            raise click.BadParameter(f"no op has a peer {peer!r}; peers: {names}", param_hint="'--peer'")
     device = oplet.open_device(webgpu=webgpu, adapter=adapter, experimental=experimental, unchecked=unchecked)
     registry = oplet.Registry(device=device)
-    theirs = {one: [peer for peer in peers if op or peer in known_to(registry[one])] for one in ops}
-    for peer in peers:
-        if not any(peer in found for found in theirs.values()):
-            names = ", ".join(sorted({name for one in ops for name in known_to(registry[one])}))
-            raise click.BadParameter(f"no op has a peer {peer!r}; peers: {names}", param_hint="'--peer'")
-    reports = []
-    for one in ops:
+    reports: list[Report] = []
+    for one, theirs in known.items():
         # What a peer says may hold brackets.
         console = Console(stderr=True, markup=False, highlight=False, emoji=False)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(one)
-            report = measure(
-                registry,
-                one,
-                cases=cases[one],
-                variants=variants,
-                peers=theirs[one],
-                rounds=rounds,
-                progress=partial(_advance, bar, task),
-                note=partial(console.print, soft_wrap=True),
-            )
-        for line in table.heading(report):
-            _print(line)
-        _print_table(table.rows(report), table.columns(report), width=1000)
-        for line in table.notes(report):
-            _print(line)
-        reports.append(report)
+        with telling_faults(one):
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+                task = bar.add_task(one)
+                report = measure(
+                    registry,
+                    one,
+                    cases=cases[one],
+                    variants=variants,
+                    peers=[peer for peer in peers if peer in theirs],
+                    rounds=rounds,
+                    progress=partial(_advance, bar, task),
+                    note=partial(console.print, soft_wrap=True),
+                )
+            reports.append(report)
+            _write(reports, file, page_file)  # what took minutes is kept, whatever comes next
+            for line in table.heading(report):
+                _print(line)
+            _print_table(table.rows(report), table.columns(report), width=1000)
+            for line in table.notes(report):
+                _print(line)
+    if counts["failed"]:
+        sys.exit(1)
+
+
+def _write(reports: Sequence[Report], file: Path | None, page_file: Path | None) -> None:
+    """Writes reports as JSON and as a page."""
+    from oplet.bench import page
+
     if file:
         with _create(file) as opened:
             plain = [report.as_json() for report in reports]
@@ -557,13 +589,21 @@ def bench(
             opened.write(page.render(reports).encode())
 
 
-def _cases(registry: oplet.Registry, op: str | None, only: str | None) -> dict[str, Sequence[Case]]:
-    """The cases of an op, or of every op, whose name has a text in it."""
+def _cases(
+    registry: oplet.Registry,
+    ops: Sequence[str],
+    only: str | None,
+    telling_faults: Callable[[str], AbstractContextManager[None]],
+) -> dict[str, Sequence[Case]]:
+    """The cases of each op whose name has a text in it."""
     from oplet.bench import read_cases
 
-    known = {one: read_cases(registry[one]) for one in ((op,) if op else registry.ids)}
+    known: dict[str, Sequence[Case]] = {}
+    for one in ops:
+        with telling_faults(one):
+            known[one] = read_cases(registry[one])
     if only is None:
-        return dict(known)
+        return known
     found = {one: [case for case in cases if case.is_named(only)] for one, cases in known.items()}
     if not any(found.values()):
         names = "".join(f"\n  {case.name}" for cases in known.values() for case in cases)
