@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import oplet
 import pytest
@@ -48,6 +50,31 @@ def test_a_malformed_array_is_refused_by_its_entry(
         registry.run(OP, attrs=attributes, variant=variant, **inputs)
     assert caught.value.argument == name
     assert message in str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "place", "message"),
+    [
+        (1, 0, "entry 1 is 0, as entry 0 is: two tokens in one place"),
+        (2, 7, "entry 2 is 7, a place of sequence 1 the token is of sequence 0, whose places are 0 to 6"),
+        (8, 3, "entry 8 is 3, a place of sequence 0 the token is of sequence 2, whose places are 14 to 20"),
+    ],
+)
+def test_an_offset_of_another_token_or_sequence_is_refused_by_its_entry(
+    registry: oplet.Registry, entry: int, place: int, message: str
+) -> None:
+    inputs, attributes = call()
+    inputs["tokenOffsetT"].reshape(-1)[entry] = place
+    with pytest.raises(oplet.InputError) as caught:
+        registry.run(OP, attrs=attributes, **inputs)
+    assert caught.value.argument == "tokenOffsetT"
+    assert message in re.sub(r"\s+", " ", str(caught.value))
+
+
+def test_tokens_may_be_in_any_places_of_their_sequence(registry: oplet.Registry) -> None:
+    inputs, attributes = call()
+    inputs["tokenOffsetT"].reshape(-1)[:9] = [2, 0, 6, 8, 7, 20, 15, 14, 17]
+    registry.run(OP, attrs=attributes, **inputs)
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**6])

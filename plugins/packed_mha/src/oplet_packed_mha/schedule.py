@@ -22,7 +22,7 @@ def check_schedule(request: oplet.Request, arrays: Mapping[str, np.ndarray]) -> 
     if "cumulativeSequenceLengthT" in arrays:
         _check_cumulative(request, attention, arrays["cumulativeSequenceLengthT"])
     if "tokenOffsetT" in arrays:
-        _check_offsets(request, attention, arrays["tokenOffsetT"])
+        _check_offsets(request, attention, arrays["tokenOffsetT"], arrays.get("cumulativeSequenceLengthT"))
 
 
 def _check_cumulative(request: oplet.Request, attention: Attention, cumulative: np.ndarray) -> None:
@@ -54,15 +54,40 @@ def _check_cumulative(request: oplet.Request, attention: Attention, cumulative: 
         )
 
 
-def _check_offsets(request: oplet.Request, attention: Attention, offsets: np.ndarray) -> None:
+def _check_offsets(
+    request: oplet.Request, attention: Attention, offsets: np.ndarray, cumulative: np.ndarray | None
+) -> None:
+    name = "tokenOffsetT"
+    do = "pass each token's flat place in the padded grid"
     places = attention.batch * attention.length
     used = offsets.reshape(-1)[: attention.tokens]
     wrong = np.flatnonzero((used < 0) | (used >= places))
     if wrong.size:
         entry = int(wrong[0])
         raise request.refusal(
-            "tokenOffsetT",
+            name,
             f"entry {entry} is {used[entry]}, outside the padded grid",
             f"({attention.batch}, {attention.length}) holds the places 0 to {places - 1}",
-            do="pass each token's flat place in the padded grid",
+            do=do,
         )
+    if cumulative is not None:
+        sequences = np.repeat(np.arange(attention.batch), np.diff(cumulative))
+        wrong = np.flatnonzero(used // max(attention.length, 1) != sequences)
+        if wrong.size:
+            entry = int(wrong[0])
+            own = int(sequences[entry])
+            first = own * attention.length
+            raise request.refusal(
+                name,
+                f"entry {entry} is {used[entry]}, a place of sequence {used[entry] // attention.length}",
+                f"the token is of sequence {own}, whose places are {first} to {first + attention.length - 1}",
+                do=do,
+            )
+    if np.bincount(used).max(initial=0) > 1:
+        first = {}
+        for entry, place in enumerate(used.tolist()):
+            if place in first:
+                raise request.refusal(
+                    name, f"entry {entry} is {place}, as entry {first[place]} is: two tokens in one place", do=do
+                )
+            first[place] = entry
