@@ -1,15 +1,16 @@
 # make demo      the first op, on this machine, on real data
 # make test      lint, type check and every test on wgpu, those of the packages on Dawn too
+# make docs      the documentation, in .cache/docs
 # make oracles   records anew what torch and transformers compute, which some tests compare with
 #
-# The first two prepare what they need: .venv, and a software Vulkan driver where the machine has no GPU driver. The
-# last makes an environment of its own, of some gigabytes, for the machine's Python or PYTHON.
+# The first three prepare what they need: .venv, and for demo and test a software Vulkan driver where the machine has no
+# GPU driver. The last makes an environment of its own, of some gigabytes, for the machine's Python or PYTHON.
 # PYTHON=python3.12 make …  takes another Python (3.11 or newer).
 
 PYTHON ?= python3
 PACKAGES := core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: demo test oracles clean
+.PHONY: demo test docs oracles clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.ready
@@ -19,6 +20,9 @@ demo: .venv/.ready
 test: .venv/.ready
 	@setup/driver
 	@setup/test
+
+docs: .venv/.ready
+	@.venv/bin/sphinx-build -W --keep-going -q docs .cache/docs
 
 ORACLES := plugins/gated_delta_net/tests/gdn
 

@@ -372,7 +372,7 @@ def main() -> None:
     count = copies_past_caches(nbytes, is_cpu=device.capabilities.adapter.is_cpu)
     floor = nbytes / copy
     print(f"{device}, {arguments.dtype}, {count} layers, {config}")
-    row("decode", f"floor: {nbytes / 1e6:.1f} MB at {copy / 1e12:.2f} TB/s", floor)
+    row("decode", f"floor: {nbytes / 1e6:.1f} MB at {copy / 1e9:,.0f} GB/s", floor)
     compare("decode", Layers.random(config, arguments.dtype, count, 1), registry, meter, floor)
     compare(
         f"{arguments.prompt} tokens",
