@@ -259,7 +259,7 @@ def test_prewarming_takes_what_run_takes_and_refuses_what_it_refuses(both: oplet
     for variant in (None, "scalar", "reference"):
         with pytest.raises(InputError, match="X: float64 is not one of"):
             both.prewarm(SCALE, X=TensorSpec((2,), "float64"), variant=variant)
-        with pytest.raises(InputError, match=r"biasT: \(3, 4\) is not X's \(4, 3\)"):
+        with pytest.raises(InputError, match=r"bias: \(3, 4\) is not X's \(4, 3\)"):
             both.prewarm(SCALE, X=spec, bias=TensorSpec((3, 4), "float32"), variant=variant)
 
 

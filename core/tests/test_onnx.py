@@ -276,7 +276,23 @@ def test_a_model_is_read_from_a_file(registry: oplet.Registry, tmp_path: Path) -
         session = InferenceSession(source, registry=registry)
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
     (x,), (y,) = session.get_inputs(), session.get_outputs()
-    assert (x.name, x.type, x.shape, y.name, y.shape) == ("x", "tensor(float)", ("rows", 3), "y", None)
+    assert (x.name, x.type, x.shape, y.name, y.shape) == ("x", "tensor(float)", ["rows", 3], "y", None)
+
+
+def test_the_shape_of_a_feed_is_a_list_of_the_callers_own(registry: oplet.Registry) -> None:
+    session = InferenceSession(model([scale(["x"], ["y"])]), registry=registry)
+    for one in (session.get_inputs, session.get_outputs):
+        assert {one()[0]} == {one()[0]}
+    session.get_inputs()[0].shape[1] = 4
+    assert session.get_inputs()[0].shape == ["rows", 3]
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], 2 * X)
+
+
+def test_no_names_of_outputs_mean_all_of_them(registry: oplet.Registry) -> None:
+    session = InferenceSession(model([scale(["x"], ["y"])]), registry=registry)
+    for names in (None, [], ()):
+        (y,) = session.run(names, {"x": X})
+        np.testing.assert_array_equal(y, 2 * X)
 
 
 def test_a_model_as_onnx_has_it_is_copied(registry: oplet.Registry) -> None:
@@ -342,7 +358,7 @@ def test_a_dtype_that_the_op_does_not_take_names_its_node(registry: oplet.Regist
     session = InferenceSession(
         model([scale(["x", "b"], ["y"], "mixed")], initializers={"b": np.ones((2, 3), np.int32)}), registry=registry
     )
-    with pytest.raises(InputError, match=r"^node 'mixed' \(com\.acme\.Scale\): biasT: is int32"):
+    with pytest.raises(InputError, match=r"^node 'mixed' \(com\.acme\.Scale\): bias: is int32, and data is float32"):
         session.run(None, {"x": X})
 
 
@@ -350,8 +366,9 @@ def test_what_an_op_refuses_at_run_names_its_node(registry: oplet.Registry) -> N
     session = InferenceSession(
         model([scale(["x", "b"], ["y"], "biased")], initializers={"b": np.ones((1, 3), np.float32)}), registry=registry
     )
-    with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): biasT: \(1, 3\)"):
+    with pytest.raises(InputError, match=r"^node 'biased' \(com\.acme\.Scale\): bias: \(1, 3\) is not data's") as e:
         session.run(None, {"x": X})
+    assert e.value.argument == "bias", "ONNX's name, which the model's author knows"
 
 
 @pytest.mark.parametrize(
@@ -359,7 +376,7 @@ def test_what_an_op_refuses_at_run_names_its_node(registry: oplet.Registry) -> N
     [
         (scale(["x"], ["y"], "odd", factor="two"), "factor: 'two' is of type str"),
         (scale(["x"], ["y"], "odd", factr=2.0), "factr: no such attribute"),
-        (scale(["", "x"], ["y"], "odd"), "X: is required and was not given"),
+        (scale(["", "x"], ["y"], "odd"), "data: is required and was not given\npass data="),
     ],
 )
 def test_what_a_node_lacks_or_has_wrong_is_told_when_the_model_is_loaded(
@@ -419,7 +436,7 @@ def test_a_plugin_may_look_at_values_of_every_run(device: oplet.Device) -> None:
     session = InferenceSession(model([scale(["x", "b"], ["y"], "watched")], inputs=[INPUT, b]), registry=registry)
     ones = np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(session.run(None, {"x": X, "b": ones})[0], 2 * X + 1)
-    with pytest.raises(InputError, match=r"^node 'watched' .*biasT: it has a negative value"):
+    with pytest.raises(InputError, match=r"^node 'watched' .*bias: it has a negative value"):
         session.run(None, {"x": X, "b": -ones})
 
 

@@ -110,6 +110,24 @@ def test_a_required_input_has_to_be_there(mix: Op) -> None:
         mix.bind({"keyT": QUERY}, {"heads": 1})
 
 
+def test_a_missing_input_goes_by_the_name_that_is_like_the_others(mix: Op) -> None:
+    for others, name in ((("key",), "query"), (("lengths",), "queryT"), ((), "queryT")):
+        specs = {"key": QUERY, "lengths": TensorSpec((2,), "int32")}
+        with refused(f"{name}: is required and was not given\npass {name}=, ", name):
+            mix.bind({other: specs[other] for other in others}, {"heads": 1}, ("outT",))
+
+
+def test_a_refusal_has_the_callers_names(mix: Op) -> None:
+    half = TensorSpec((2, 3), "float16")
+    wide = TensorSpec((2, 3), "float64")
+    with refused(r"query: float64 is not one of .*\nconvert with query\.astype", "query"):
+        mix.bind({"query": wide, "keyT": QUERY}, {"heads": 1})
+    with refused(r"keyT: is float16, and query is float32; .*\nconvert with keyT\.astype", "keyT"):
+        mix.bind({"query": QUERY, "keyT": half}, {"heads": 1})
+    with refused("key: is float16, and queryT is float32", "key"):
+        bind(mix, key=half)
+
+
 def test_rank(mix: Op) -> None:
     with refused(r"keyT: has rank 1, shape \(3,\); \(rows, columns\) is of rank 2\npass keyT of rank 2", "keyT"):
         bind(mix, keyT=TensorSpec((3,), "float32"))

@@ -253,6 +253,10 @@ def test_a_device_tensor_of_another_device_is_refused(registry: oplet.Registry) 
             ) as e:
                 registry.run(SCALE, X=foreign, bias=bias)
             assert e.value.argument == "X"
+        with pytest.raises(InputError, match=r"data: .*\n.*registry.tensor\(data.numpy"):
+            registry.run(SCALE, data=there.tensor(ONES))
+        with pytest.raises(InputError, match="result: the tensor is on another device"):
+            registry.run(SCALE, X=ONES, out={"result": there.empty((2, 3))})
         with pytest.raises(InputError, match="Y: the tensor is on another device"):
             registry.run(SCALE, X=ONES, out={"Y": there.empty((2, 3))})
         moved = registry.tensor(there.run(SCALE, X=ONES).numpy())
@@ -433,6 +437,66 @@ def test_values_are_checked_on_every_run_before_anything_else(device: oplet.Devi
     with pytest.raises(InputError, match="X: negative"):
         registry.run(SCALE, X=-ONES, variant="reference")
     assert device.pool.live_count == live
+
+
+DATA = {"data": ONES}
+SHORT = {"data": ONES, "bias": ONES[:1]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "message"),
+    [
+        ({"data": ONES.astype(float)}, "data", r"data: float64 is not one of .*\nconvert with data\.astype"),
+        ({"bias": ONES}, "data", "data: is required and was not given\npass data="),
+        (SHORT, "bias", r"bias: \(1, 3\) is not data's \(2, 3\)"),
+        ({"X": ONES, "bias": ONES[:1]}, "bias", r"bias: \(1, 3\) is not X's \(2, 3\)"),
+        ({"data": ONES, "biasT": ONES[:1]}, "biasT", r"biasT: \(1, 3\) is not data's \(2, 3\)"),
+        (SHORT | {"outputs": ("Y",)}, "bias", r"bias: \(1, 3\) is not data's \(2, 3\)"),
+        ({"X": None, "data": ONES, "bias": ONES[:1]}, "bias", r"bias: \(1, 3\) is not data's \(2, 3\)"),
+    ],
+)
+def test_a_refusal_has_the_callers_names(
+    registry: oplet.Registry, arguments: dict[str, Any], name: str, message: str
+) -> None:
+    for door in (registry.run, registry.explain, registry.prewarm):
+        for variant in (None, "reference"):
+            with pytest.raises(InputError, match=f"^{SCALE}: {message}") as e:
+                door(SCALE, variant=variant, **arguments)
+            assert e.value.argument == name
+
+
+def test_a_refusal_of_values_has_the_names_of_that_call(device: oplet.Device) -> None:
+    def check(request: oplet.Request, arrays: dict[str, np.ndarray]) -> None:
+        if (arrays["X"] < 0).any():
+            raise request.refusal("X", "negative, and so is Y", do="pass abs(X)")
+
+    registry = with_plugin(device, acme_scale.changed(check=check))
+    for _ in range(2):
+        for inputs, outputs, told in (
+            ({"X": -ONES}, None, "X: negative, and so is Y\npass abs(X)"),
+            ({"data": -ONES}, None, "data: negative, and so is result\npass abs(data)"),
+            ({"data": -ONES}, ("Y",), "data: negative, and so is Y\npass abs(data)"),
+            ({"X": -ONES}, ("result",), "X: negative, and so is result\npass abs(X)"),
+        ):
+            for variant in (None, "reference"):
+                with pytest.raises(InputError) as e:
+                    registry.run(SCALE, variant=variant, outputs=outputs, **inputs)
+                assert (str(e.value), e.value.argument) == (f"{SCALE}: {told}", next(iter(inputs)))
+
+
+def test_a_refused_out_has_the_callers_name(registry: oplet.Registry) -> None:
+    x = registry.tensor(ONES)
+    y = registry.empty((2, 3))
+    for inputs, out, name, message in (
+        (DATA, {"result": ONES}, "result", "out: result: ndarray is not a device tensor"),
+        (DATA, {"Y": ONES}, "Y", "out: Y: ndarray is not a device tensor"),
+        ({"data": x}, {"result": x}, "result", "result: it is on the same buffer as data\npass .* for result,"),
+        ({"X": x}, {"negated": x}, "negated", "negated: it is on the same buffer as X\npass .* for negated,"),
+        (DATA, {"Y": y, "negated": y}, "negated", "negated: it is on the same buffer as Y\n"),
+    ):
+        with pytest.raises(InputError, match=f"^{SCALE}: {message}") as e:
+            registry.run(SCALE, out=out, **inputs)
+        assert e.value.argument == name
 
 
 def test_threads_share_a_registry(device: oplet.Device) -> None:

@@ -6,7 +6,8 @@ evidence, and the last line says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class InputError(OpletError, ValueError):
         super().__init__(message)
         self.op = op
         self.argument = argument
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Puts other names in place of some, in `argument` and wherever the message has them as words."""
+        if names:
+            # After a dot it is no argument, but the end of an op id.
+            words = rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?!\w)"
+            self.args = (re.sub(words, lambda found: names[found[0]], str(self)),)
+            self.argument = names.get(self.argument, self.argument)
 
 
 class NoVariantError(OpletError):

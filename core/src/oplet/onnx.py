@@ -11,6 +11,7 @@ this is for models whose weight lies in the nodes that plugins offer.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +56,7 @@ class NodeArg:
 
     name: str
     type: str
-    shape: tuple[int | str | None, ...] | None
+    shape: list[int | str | None] | None = attrs.field(hash=False)
     dtype: np.dtype[Any] | None = attrs.field(repr=False)
 
 
@@ -257,11 +258,12 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` has to be fed: those without an initializer."""
-        return [one for one in self._inputs if one.name not in self._constants]
+        # Copies, as in get_outputs: what becomes of their shapes is up to the caller.
+        return [copy.deepcopy(one) for one in self._inputs if one.name not in self._constants]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the order of what `run` returns."""
-        return list(self._outputs)
+        return copy.deepcopy(list(self._outputs))
 
     def report(self) -> Report:
         """Which node runs where; after a run also by which variant."""
@@ -303,7 +305,7 @@ class InferenceSession:
         """Runs the model.
 
         Args:
-            output_names: outputs to return; None for all.
+            output_names: outputs to return; None or an empty list for all.
             input_feed: numpy arrays by input name, or tensors of the session's registry, which stay on the device.
 
         Returns:
@@ -335,10 +337,10 @@ class InferenceSession:
                     else:
                         self._run_device(node, values)
                     values.drop(self._releases[number])
-        return [values.result(name) for name in (outputs if output_names is None else output_names)]
+        return [values.result(name) for name in output_names or outputs]
 
     def _explain(self, node: _DeviceNode, specs: Mapping[str, Any]) -> Explanation:
-        with _naming(node.label, node.op.id):
+        with _naming(node.label, node.op):
             return self._registry.explain(node.op.id, attrs=node.attributes, outputs=tuple(node.results), **specs)
 
     # Placing
@@ -393,8 +395,9 @@ class InferenceSession:
         ports = self._match(label, "input", node.input, manifest.inputs)
         results = self._match(label, "output", node.output, manifest.outputs)
         attributes = {one.name: _attribute(label, one) for one in node.attribute}
-        with _naming(label, op):
+        with _naming(label, loaded):
             loaded.require_inputs(ports)
+        with _naming(label, op):
             loaded.bind_attributes(attributes)
         for port_name, value in ports.items():
             self._check_dtype(label, loaded, port_name, value)
@@ -432,7 +435,7 @@ class InferenceSession:
                 f"{label}: {port.names[-1]}: the value {value!r} is {dtype.name}, "
                 f"which is not one of {', '.join(op.manifest.dtypes(port))}\nput a Cast before the node",
                 op=op.id,
-                argument=port.name,
+                argument=port.names[-1],
             )
 
     def _host_node(self, label: str, name: str, op: str, node: Any) -> _HostNode:
@@ -476,7 +479,7 @@ class InferenceSession:
                         )
                 break
             if len(specs) == len(told):
-                with _naming(node.label, node.op.id):
+                with _naming(node.label, node.op):
                     results = node.op.infer(node.op.bind(specs, node.attributes, tuple(node.results)))
                 made |= {node.results[port]: spec for port, spec in results.items()}
         return specs
@@ -532,7 +535,7 @@ class InferenceSession:
                 refuse(name, f"shape {shape_text(value.shape)} was fed, and the model takes ({dims})", "reshape it")
 
     def _run_device(self, node: _DeviceNode, values: _Values) -> None:
-        with _naming(node.label, node.op.id):
+        with _naming(node.label, node.op):
             tensors: dict[str, Any] = {port: values.tensor(value) for port, value in node.ports.items()}
             specs = self._seen[node] = {port: tensor.spec for port, tensor in tensors.items()}
             if node.op.checks_values:
@@ -691,14 +694,12 @@ def _node_arg(info: Any) -> NodeArg:
         element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         shape = None
         if tensor.HasField("shape"):
-            shape = tuple(
-                dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim
-            )
+            shape = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim]
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         return NodeArg(info.name, f"tensor({element})", shape, dtype)
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int | str | None, ...]) -> bool:
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
     return len(shape) == len(wanted) and all(
         size == n for size, n in zip(shape, wanted, strict=True) if isinstance(n, int)
     )
@@ -742,10 +743,16 @@ def _outer_names(node: Any) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _naming(label: str, op: str) -> Iterator[None]:
-    """Puts the node before the message of an OpletError that its op raises, in place of the op's id."""
+def _naming(label: str, op: Op | str) -> Iterator[None]:
+    """Puts the node before the message of an OpletError that its op raises, in place of the op's id.
+
+    Inputs and outputs of a loaded op are called by ONNX's names, since those are what the model's author knows.
+    """
     try:
         yield
     except OpletError as error:
-        error.args = (f"{label}: {str(error).removeprefix(f'{op}: ')}",)
+        if isinstance(error, InputError) and isinstance(op, Op):
+            error.rename(op.onnx_names)
+        prefix = op if isinstance(op, str) else op.id
+        error.args = (f"{label}: {str(error).removeprefix(f'{prefix}: ')}",)
         raise

@@ -135,6 +135,7 @@ class Op:
         inputs: Mapping[str, TensorSpec],
         attributes: Mapping[str, object] | None = None,
         outputs: Sequence[str] | None = None,
+        out: Collection[str] = (),
     ) -> Request:
         """Validates arguments against the manifest.
 
@@ -142,19 +143,46 @@ class Op:
             inputs: by manifest or ONNX name.
             attributes: by ONNX name.
             outputs: names of the outputs to make; None for the required ones.
+            out: names of outputs to make besides.
 
         Raises:
-            InputError: naming the argument.
+            InputError: naming the argument, as the caller does.
         """
         specs = self._bind_inputs(inputs)
-        types = self._bind_types(specs)
+        asked = {*self.bind_outputs(outputs), *(self.bind_outputs(tuple(out)) if out else ())}
+        names = self._names(inputs, {*(outputs or ()), *out})
+        try:
+            self.require_inputs(specs)
+            types = self._bind_types(specs)
+        except InputError as error:
+            error.rename(names)
+            raise
         return Request(
             manifest=self.manifest,
             inputs=specs,
             attrs=self.bind_attributes(attributes),
             types=types,
-            outputs=self.bind_outputs(outputs),
+            outputs=tuple(port.name for port in self.manifest.outputs if port.name in asked),
+            names=names,
         )
+
+    @cached_property
+    def onnx_names(self) -> Mapping[str, str]:
+        """ONNX's names of inputs and outputs, by the manifest's, where they differ."""
+        # One that an attribute has too is left alone: which of them a message means cannot be told.
+        attributes = {attribute.name for attribute in self.manifest.attributes}
+        ports = (*self.manifest.inputs, *self.manifest.outputs)
+        return {port.name: port.names[-1] for port in ports if len(port.names) > 1 and port.name not in attributes}
+
+    def _names(self, inputs: Collection[str], outputs: Collection[str]) -> Mapping[str, str]:
+        """`Request.names` of a call in which these are named.
+
+        What is not named, such as an input that is missing, goes by ONNX's name where the inputs do.
+        """
+        names = self.onnx_names
+        by_onnx = any(word in inputs for word in names.values()) and not any(name in inputs for name in names)
+        written = {*inputs, *outputs}
+        return {name: word for name, word in names.items() if word in written or (by_onnx and name not in written)}
 
     def input(self, name: str) -> Port:
         """The input of that name.
@@ -198,7 +226,6 @@ class Op:
                     f"pass {name} of rank {port.rank}; reshape makes a view",
                 )
             given[port.name] = spec
-        self.require_inputs(given)
         return {port.name: given[port.name] for port in self.manifest.inputs if port.name in given}
 
     def _bind_types(self, specs: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -302,7 +329,7 @@ class Op:
             InputError: from the plugin, for shapes that do not fit.
             PluginContractError: the plugin answers something else than those outputs.
         """
-        specs = self._call("infer", request=request)
+        specs = self._call("infer", request)
         if not isinstance(specs, Mapping) or set(specs) != set(request.outputs):
             raise self.breach(
                 f"infer returned {specs!r:.200} for the outputs {request.outputs}; "
@@ -325,7 +352,7 @@ class Op:
         Raises:
             InputError: from the plugin.
         """
-        self._call("check", request=request, arrays=arrays)
+        self._call("check", request, arrays=arrays)
 
     @property
     def checks_values(self) -> bool:
@@ -338,7 +365,7 @@ class Op:
         Raises:
             PluginContractError: the plugin does not return the requested outputs.
         """
-        results = self._call("reference", request=request, arrays=arrays)
+        results = self._call("reference", request, arrays=arrays)
         if not isinstance(results, Mapping) or not set(request.outputs) <= set(results):
             told = (
                 f"arrays for {', '.join(map(str, results)) or 'none'}"
@@ -401,7 +428,8 @@ class Op:
         outputs = self.infer(request)
         for name, spec in {**request.inputs, **outputs}.items():
             if spec.size >= 1 << 32:
-                raise self._refusal(name, f"{spec.size} elements; shaders count to 2³² − 1", "split the work")
+                word = request.names.get(name, name)
+                raise self._refusal(word, f"{spec.size} elements; shaders count to 2³² − 1", "split the work")
         chosen, rejections = self.choose(request, caps, variant)
         try:
             launches: object = chosen.plan(request, caps)
@@ -465,13 +493,14 @@ class Op:
             raise self.breach(f"{kind} returned {reason!r}; a reason or None is wanted", variant.name)
         return reason
 
-    def _call(self, hook: str, **arguments: object) -> Any:
+    def _call(self, hook: str, request: Request, **arguments: object) -> Any:
         try:
-            return getattr(self._hook, hook)(**arguments)
+            return getattr(self._hook, hook)(request=request, **arguments)
         except SpecError as error:  # the caller's shapes are in the request already
             raise self._broken(hook, error) from error
         except InputError as error:
             error.op = error.op or self.id
+            error.rename(request.names)
             raise
         except OpletError:
             raise

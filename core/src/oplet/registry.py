@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, namedtuple
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from operator import attrgetter
@@ -546,7 +546,7 @@ class Registry:
         inputs: Mapping[str, InputValue | None],
     ) -> _Call:
         loaded = self[op]
-        request = loaded.bind(_specs(loaded, inputs), attributes, _asked(loaded, out, outputs))
+        request = loaded.bind(_specs(loaded, inputs), attributes, outputs, _out_names(loaded, out))
         plan = loaded.plan(request, self.device.capabilities, variant)
         program = self.device.prepare(plan, loaded.templates)
         return _Call(
@@ -566,7 +566,7 @@ class Registry:
             value = inputs[word]
             if isinstance(value, Tensor) and value.host is None:
                 if value.device is not device:
-                    raise _foreign(call.op.id, name)
+                    raise _foreign(call.op.id, word)
                 buffers.append(value.buffer)
             else:
                 hosts[name] = value.host if isinstance(value, Tensor) else np.asarray(value)
@@ -733,22 +733,16 @@ def _keyword(op: Op, name: str, inputs: Mapping[str, object]) -> str:
     return next(word for word in (port.names if port else ()) if inputs.get(word) is not None)
 
 
-def _asked(op: Op, out: Mapping[str, Tensor] | None, outputs: Sequence[str] | None) -> Sequence[str] | None:
-    """The outputs to make: those named, or the required ones, and those in `out`."""
-    if out is None:
-        return outputs
-    if not isinstance(out, Mapping):
+def _out_names(op: Op, out: Mapping[str, Tensor] | None) -> Collection[str]:
+    """The outputs that `out` has tensors for."""
+    if out is not None and not isinstance(out, Mapping):
         raise InputError(
             f"{op.id}: out: {type(out).__name__} is not a mapping\n"
             f"pass out={{'{op.manifest.outputs[0].name}': tensor}}",
             op=op.id,
             argument="out",
         )
-    names = list(op.bind_outputs(outputs))
-    if not out:
-        return names
-    added = op.bind_outputs(tuple(out))
-    return [*names, *(name for name in added if name not in names)]
+    return out or ()
 
 
 def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -763,7 +757,7 @@ def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[st
                 "make one with registry.empty(shape, dtype)",
             )
         elif tensor.device is not device:
-            raise _foreign(call.op.id, name)
+            raise _foreign(call.op.id, word)
         elif tensor.spec != specs[name]:
             fault, advice = (
                 f"it is {tensor.spec}, and the call makes {specs[name]}",
@@ -772,23 +766,24 @@ def _bind_out(call: _Call, device: Device, out: Mapping[str, Tensor]) -> dict[st
         else:
             given[name] = tensor
             continue
-        raise InputError(f"{call.op.id}: out: {name}: {fault}\n{advice}", op=call.op.id, argument=name)
+        raise InputError(f"{call.op.id}: out: {word}: {fault}\n{advice}", op=call.op.id, argument=word)
     return given
 
 
 def _refuse_aliases(call: _Call, given: Mapping[str, Tensor], inputs: Sequence[Buffer | None]) -> None:
     """One buffer both read and written in a dispatch: WebGPU refuses it, naming nothing but a label."""
-    owners = {buffer.gpu: name for (name, _), buffer in zip(call.inputs, inputs, strict=False) if buffer is not None}
+    owners = {buffer.gpu: word for (_, word), buffer in zip(call.inputs, inputs, strict=False) if buffer is not None}
     for name, tensor in given.items():
         if tensor.buffer is None:
             continue
-        other = owners.setdefault(tensor.buffer.gpu, name)
-        if other != name:
+        word = call.request.names.get(name, name)
+        other = owners.setdefault(tensor.buffer.gpu, word)
+        if other != word:
             raise InputError(
-                f"{call.op.id}: {name}: it is on the same buffer as {other}\n"
-                f"pass a tensor of its own for {name}, made with registry.empty",
+                f"{call.op.id}: {word}: it is on the same buffer as {other}\n"
+                f"pass a tensor of its own for {word}, made with registry.empty",
                 op=call.op.id,
-                argument=name,
+                argument=word,
             )
 
 

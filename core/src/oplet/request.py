@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
+import attrs as records  # `attrs` is a field of Request
 import numpy as np
 
 from oplet.errors import InputError
@@ -47,7 +47,7 @@ def _dtype(value: str) -> str:
     return value
 
 
-@attrs.frozen(cache_hash=True)
+@records.frozen(cache_hash=True)
 class TensorSpec:
     """A tensor without its data.
 
@@ -59,8 +59,8 @@ class TensorSpec:
         InputError: the shape is no sequence of dimensions, or the dtype no name.
     """
 
-    shape: tuple[int, ...] = attrs.field(converter=_shape)
-    dtype: str = attrs.field(converter=_dtype)
+    shape: tuple[int, ...] = records.field(converter=_shape)
+    dtype: str = records.field(converter=_dtype)
 
     @property
     def rank(self) -> int:
@@ -108,11 +108,11 @@ def shape_text(shape: tuple[int, ...]) -> str:
     return str(tuple(int(n) for n in shape))
 
 
-@attrs.frozen(eq=False)
+@records.frozen(eq=False)
 class Request:
     """One call of an op, validated against its manifest, without data.
 
-    Equal where all but the manifest is, bit for bit: a NaN to itself, and 0.0 not to -0.0.
+    Equal where all but the manifest and `names` is, bit for bit: a NaN to itself, and 0.0 not to -0.0.
 
     Attributes:
         manifest: the op's contract.
@@ -120,13 +120,16 @@ class Request:
         attrs: every attribute of the manifest, defaults filled in.
         types: the dtype of each type variable that an input fixes.
         outputs: names of the outputs asked for, in the manifest's order.
+        names: what the caller calls inputs and outputs, by manifest name, where it is something else. oplet puts them
+            into the errors of hooks, which write the manifest's.
     """
 
-    manifest: Manifest = attrs.field(repr=False)
+    manifest: Manifest = records.field(repr=False)
     inputs: Mapping[str, TensorSpec]
     attrs: Mapping[str, AttributeValue]
     types: Mapping[str, str]
     outputs: tuple[str, ...]
+    names: Mapping[str, str] = records.field(factory=dict, repr=False)
 
     def refusal(self, argument: str, fault: str, *evidence: str, do: str) -> InputError:
         """The error to raise where the op does not accept the call.
