@@ -84,10 +84,10 @@ def _check_offsets(
                 do=do,
             )
     if np.bincount(used).max(initial=0) > 1:
-        first = {}
+        holders: dict[int, int] = {}
         for entry, place in enumerate(used.tolist()):
-            if place in first:
+            if place in holders:
                 raise request.refusal(
-                    name, f"entry {entry} is {place}, as entry {first[place]} is: two tokens in one place", do=do
+                    name, f"entry {entry} is {place}, as entry {holders[place]} is: two tokens in one place", do=do
                 )
-            first[place] = entry
+            holders[place] = entry
