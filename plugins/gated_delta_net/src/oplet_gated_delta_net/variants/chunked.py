@@ -21,6 +21,9 @@ FEWEST_TOKENS = 112
 #: level for 128 states, 45 for 256, 28 for 512 and 12 for 2048.
 FEWEST_WIDE_TOKENS = 724
 
+#: value heads that a workgroup of chunk_prepare serves at once
+_TEAMS = 2
+
 #: vec4s of keys that an invocation of chunk_scan fetches ahead at most; more of them spill
 _MOST_FETCHED = 16
 
@@ -66,9 +69,8 @@ class Tiling:
     @property
     def prepare_storage(self) -> int:
         """Bytes of workgroup memory of chunk_prepare."""
-        teams = 2
-        planes = max(16, teams * self.chunk // 4)
-        return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + teams) + launches.ORDER_STORAGE
+        planes = max(16, _TEAMS * self.chunk // 4)
+        return 16 * planes * (self.chunk + 1) + 8 * self.chunk * (1 + _TEAMS) + launches.ORDER_STORAGE
 
     @property
     def scan_storage(self) -> int:
@@ -184,7 +186,13 @@ def plan(request: oplet.Request, delta: Delta, caps: oplet.Capabilities, *, subg
         operations = prepare * tiling.chunk**2 * (2 * delta.dk + delta.hv // delta.hq * tiling.chunk)
         steps.append(
             oplet.Launch(
-                "chunk_prepare.wgsl.jinja", prepare, choices, params, bound.bindings, bound.scratch, operations
+                "chunk_prepare.wgsl.jinja",
+                prepare,
+                {**choices, "teams": _TEAMS},
+                params,
+                bound.bindings,
+                bound.scratch,
+                operations,
             )
         )
     bound = launches.buffers(request, delta, _SCAN_TENSORS, {"chunks": (spec, tiling.element)})
